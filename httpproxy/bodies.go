@@ -24,7 +24,7 @@ func (s *session) interim(n int) error {
 	x := &s.ex
 	pass := s.req.Minor > 0 // HTTP/1.0 has no interim responses
 	if s.resp.Status == 100 {
-		pass = s.expects() && !x.clientContinues // otherwise the client does not wait for it, or has received one
+		pass = s.req.Expects() && !x.clientContinues // otherwise the client does not wait for it, or has received one
 		x.serverContinues, x.clientContinues = true, true
 	}
 	if pass {
@@ -75,7 +75,7 @@ func (s *session) flushHead() error {
 // wait forever (RFC 9110, section 10.1.1).
 func (s *session) proceed() error {
 	x := &s.ex
-	if !s.expects() || x.clientContinues || x.up == nil || x.up.begun.Load() {
+	if !s.req.Expects() || x.clientContinues || x.up == nil || x.up.begun.Load() {
 		return nil
 	}
 	x.clientContinues = true

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -99,7 +100,7 @@ func (t template) checkGroups() error {
 			static += "x"
 		}
 	}
-	if static, _, _ = strings.Cut(static, "?"); hasDotSegment(static) {
+	if static, _, _ = strings.Cut(static, "?"); httpwire.HasDotSegment(static) {
 		return errors.New("a redirect with groups has no . or .. segments")
 	}
 	return nil
@@ -183,7 +184,7 @@ func (s *session) capture() (no refusal) {
 		made = decoded
 	}
 	switch _, authority, _ := strings.Cut(made, "://"); {
-	case hasDotSegment(made):
+	case httpwire.HasDotSegment(made):
 		return bad(http.StatusBadRequest, "with the groups of this path the new path has a . or .. segment")
 	case made[0] != '/' && (authority == "" || authority[0] == '/' || authority[0] == '\\'):
 		return bad(http.StatusBadRequest, "the redirect of this path has no host")

@@ -96,7 +96,7 @@ func (s *session) failed(err error) {
 // refuse answers a request that goes to no upstream; false ends the session.
 func (s *session) refuse(no refusal) bool {
 	x := &s.ex
-	x.close = s.req.Close || !s.skips(no.status) || s.upgradeProtocol() != nil
+	x.close = s.req.Close || !s.skips(no.status) || s.req.Switches() != nil
 	w := s.newAnswer(x.close)
 	if no.challenge != "" {
 		w.header["Www-Authenticate"] = []string{no.challenge}

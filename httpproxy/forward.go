@@ -145,7 +145,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	switch {
 	case !ok:
 		return refusal{status: 400, reason: listener.ReasonProtocol, why: "the path has an invalid escape"}, true
-	case hasDotSegment(path):
+	case httpwire.HasDotSegment(path):
 		return refusal{status: 400, reason: listener.ReasonProtocol, why: "the path has a . or .. segment"}, true
 	case s.req.Demands:
 		return refusal{status: 417, reason: listener.ReasonProtocol, why: "only 100-continue can be expected"}, true
@@ -258,7 +258,7 @@ func (s *session) canonical() (status int, reason, why string) {
 	if string(r.Method) == http.MethodConnect {
 		return http.StatusMethodNotAllowed, listener.ReasonUnknownRoute, "CONNECT is not supported"
 	}
-	if s.stream != nil && r.Upgrade != nil && s.upgradeProtocol() == nil {
+	if s.stream != nil && r.Upgrade != nil && s.req.Switches() == nil {
 		return http.StatusNotImplemented, listener.ReasonProtocol, "this :protocol is not supported"
 	}
 	malformed := func(why string) (int, string, string) {
@@ -313,11 +313,8 @@ func splitAbsolute(target []byte, options bool) (host, origin []byte, ok bool) {
 
 // closesAfter reports whether the connection closes after this request.
 func (s *session) closesAfter() bool {
-	return s.req.Close || s.upgradeProtocol() != nil || s.p.isDraining()
+	return s.req.Close || s.req.Switches() != nil || s.p.isDraining()
 }
-
-// expects reports whether the client may be waiting for 100 Continue; not without a body.
-func (s *session) expects() bool { return s.req.Continue && s.req.Length != 0 }
 
 // path returns the decoded path of the target, and the target as it is to be forwarded.
 func (s *session) path() (decoded string, raw []byte, ok bool) {
@@ -601,7 +598,7 @@ func (s *session) endLease() error {
 		s.stream.uses(nil)
 	}
 	clean := s.resp.Reusable && s.server.r == s.server.w && !s.req.ConnectionAuth &&
-		(x.serverContinues || !s.expects()) // a server that answers without having asked for the body may take it for another request
+		(x.serverContinues || !s.req.Expects()) // a server that answers without having asked for the body may take it for another request
 	if x.up != nil && !s.endUpload() {
 		clean = false
 	}

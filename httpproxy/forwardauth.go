@@ -227,17 +227,14 @@ func (s *session) question(ctx context.Context, a *asker) *http.Request {
 			h.Add(string(f.Name), string(f.Value))
 		}
 	}
-	var received forwarded
-	if s.trusted() {
-		for i := range s.req.Fields {
-			f := &s.req.Fields[i]
-			if s.req.Listed(f) {
-				continue
-			}
-			switch passes := !received.note(f, false); {
-			case passes && (f.Known == httpwire.XForwardedHost || f.Known == httpwire.XForwardedProto), httpwire.EqualFold(f.Name, clientCertField):
-				h.Add(string(f.Name), string(f.Value))
-			}
+	received := httpwire.Prior{Trusted: s.trusted()}
+	for i := range s.req.Fields {
+		f := &s.req.Fields[i]
+		if s.req.Listed(f) || !received.Passes(f) {
+			continue
+		}
+		if f.Known == httpwire.XForwardedHost || f.Known == httpwire.XForwardedProto || received.Trusted && httpwire.EqualFold(f.Name, clientCertField) {
+			h.Add(string(f.Name), string(f.Value))
 		}
 	}
 	w := headWriter{}

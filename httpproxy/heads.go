@@ -79,8 +79,8 @@ func (s *session) appendHead(dst, raw []byte, coded bool) []byte {
 	r, t := &s.req, s.ex.target
 	w := headWriter{dst: dst, coded: coded}
 	s.beginRequest(&w, raw)
-	trusted, trace, upgrade := s.trusted(), s.ex.trace, s.ex.tunnel
-	var received forwarded
+	trace, upgrade := s.ex.trace, s.ex.tunnel
+	received := httpwire.Prior{Trusted: s.trusted(), RFC: t.forwarded, Named: t.via != ""}
 	for i := range r.Fields {
 		f := &r.Fields[i]
 		if trace != nil && !trace.passes(f) {
@@ -92,34 +92,19 @@ func (s *session) appendHead(dst, raw []byte, coded bool) []byte {
 		if upgrade != nil && upgrade.withholds(f, w.coded) {
 			continue
 		}
-		if isClientCert(f.Name) && !(trusted && httpwire.EqualFold(f.Name, clientCertField)) {
+		if isClientCert(f.Name) && !(received.Trusted && httpwire.EqualFold(f.Name, clientCertField)) {
 			continue
 		}
-		switch f.Known {
-		case httpwire.Other, httpwire.Authorization, httpwire.Date:
-		case httpwire.XForwardedFor, httpwire.XForwardedHost, httpwire.XForwardedProto, httpwire.Forwarded, httpwire.ForwardedRFC:
-			if !trusted || received.note(f, t.forwarded) {
-				continue
-			}
-		case httpwire.Via:
-			if t.via != "" {
-				received.via = appendJoined(received.via, f.Value)
-				continue
-			}
-		case httpwire.Trailer: // a server with net/http accepts only the trailers that are named
-			if !coded {
-				continue
-			}
-		default:
-			continue // about this connection, or written below
+		named := coded && f.Known == httpwire.Trailer // a server with net/http accepts only the trailers that are named
+		if f.Known != httpwire.XRequestID && received.Passes(f) || named {
+			w.field(f)
 		}
-		w.field(f)
 	}
 	s.appendForwarded(&w, &received)
 	if t.access != nil {
 		s.appendAccess(&w, t.access)
 	}
-	s.appendRequestVia(&w, received.via, t.via)
+	s.appendRequestVia(&w, received.Via, t.via)
 	w.begin(requestIDField)
 	w.dst = append(w.dst, s.ex.id...)
 	w.end()
@@ -188,50 +173,17 @@ func (s *session) appendHost(dst []byte) []byte {
 
 // appendConnection appends the fields about the connection to the server.
 func (s *session) appendConnection(w *headWriter) {
-	asks := s.ex.tunnel
-	switch {
-	case w.coded && s.req.Trailers:
+	if w.coded && s.req.Trailers {
 		w.line("TE", "trailers")
-	case w.coded || asks == nil && !s.req.Trailers:
-	case asks == nil:
-		w.connection("Connection: TE\r\nTE: trailers\r\n")
-	case s.req.Trailers:
-		w.connection("Connection: TE, Upgrade\r\nTE: trailers\r\nUpgrade: " + asks.to + crlf)
-	default:
-		w.connection("Connection: Upgrade\r\nUpgrade: " + asks.to + crlf)
 	}
-}
-
-// forwarded holds the fields of trusted peers that are extended.
-type forwarded struct {
-	xff, rfc, via []byte
-	host, proto   bool
-}
-
-// note records a field that is extended; other fields pass unchanged.
-func (o *forwarded) note(f *httpwire.Field, extendRFC bool) bool {
-	switch f.Known {
-	case httpwire.XForwardedFor:
-		o.xff = appendJoined(o.xff, f.Value)
-		return true
-	case httpwire.ForwardedRFC:
-		if extendRFC {
-			o.rfc = appendJoined(o.rfc, f.Value)
-			return true
-		}
-	case httpwire.XForwardedHost:
-		o.host = true
-	case httpwire.XForwardedProto:
-		o.proto = true
+	if w.coded {
+		return
 	}
-	return false
-}
-
-func appendJoined(list, value []byte) []byte {
-	if len(list) > 0 {
-		list = append(list, ", "...)
+	to := ""
+	if s.ex.tunnel != nil {
+		to = s.ex.tunnel.to
 	}
-	return append(list, value...)
+	w.dst = httpwire.AppendConnection(w.dst, s.req.Trailers, to, false)
 }
 
 func appendField(dst []byte, f *httpwire.Field) []byte {
@@ -254,9 +206,9 @@ type clientFields struct {
 const maxClientFields = 512
 
 // appendForwarded appends the fields about the client. They are the same for most requests of a connection.
-func (s *session) appendForwarded(w *headWriter, received *forwarded) {
+func (s *session) appendForwarded(w *headWriter, received *httpwire.Prior) {
 	said, host := s.lastClient(), s.req.Host
-	if said == nil || received.xff != nil || received.rfc != nil || received.host || received.proto {
+	if said == nil || received.XFF != nil || received.Forwarded != nil || received.Host || received.Proto {
 		s.writeForwarded(w, received)
 		return
 	}
@@ -284,27 +236,27 @@ func (s *session) lastClient() *clientFields {
 }
 
 // writeForwarded is appendForwarded for a request that has such fields, or is the first.
-func (s *session) writeForwarded(w *headWriter, received *forwarded) {
+func (s *session) writeForwarded(w *headWriter, received *httpwire.Prior) {
 	p := s.from()
 	proto := "http"
 	if s.isTLS != nil {
 		proto = "https"
 	}
-	if p.addr.IsValid() || received.xff != nil {
+	if p.addr.IsValid() || received.XFF != nil {
 		w.begin("X-Forwarded-For")
-		w.dst = append(w.dst, received.xff...)
+		w.dst = append(w.dst, received.XFF...)
 		if p.addr.IsValid() {
-			if received.xff != nil {
+			if received.XFF != nil {
 				w.dst = append(w.dst, ", "...)
 			}
 			w.dst = append(w.dst, p.text...)
 		}
 		w.end()
 	}
-	if !received.proto {
+	if !received.Proto {
 		w.line("X-Forwarded-Proto", proto)
 	}
-	if !received.host && len(s.req.Host) > 0 {
+	if !received.Host && len(s.req.Host) > 0 {
 		w.begin("X-Forwarded-Host")
 		w.dst = append(w.dst, s.req.Host...)
 		w.end()
@@ -314,7 +266,7 @@ func (s *session) writeForwarded(w *headWriter, received *forwarded) {
 	}
 	if s.ex.target.forwarded {
 		w.begin("Forwarded")
-		w.dst = s.appendForwardedRFC(w.dst, received.rfc, proto)
+		w.dst = s.appendForwardedRFC(w.dst, received.Forwarded, proto)
 		w.end()
 	}
 }
@@ -362,7 +314,7 @@ func (s *session) appendFraming(w *headWriter) {
 		w.dst = strconv.AppendInt(w.dst, max(r.Length, 0), 10)
 		w.end()
 	}
-	if s.expects() {
+	if s.req.Expects() {
 		w.line("Expect", "100-continue")
 	}
 }
@@ -390,7 +342,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 			continue
 		}
 		if f.Known == httpwire.Via && via != "" {
-			before = appendJoined(before, f.Value)
+			before = httpwire.AppendJoined(before, f.Value)
 			continue
 		}
 		if limits != nil && limits.replaces(f) || s.ex.target.cors.replaces(f) || s.ex.compression.rewrites(&w, f) || s.ex.target.reverse.rewrites(&w, s, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {

@@ -316,7 +316,7 @@ func (r Route) verifyMatch() error {
 		}
 	case r.Path != "" && r.Path[0] != '/', r.Path == "" && r.PathMatch == PathExact:
 		return errors.New("the path does not begin with /")
-	case hasDotSegment(r.Path):
+	case httpwire.HasDotSegment(r.Path):
 		return errors.New("the path has a . or .. segment")
 	}
 	for _, m := range r.Methods {

@@ -99,11 +99,11 @@ func CheckRedirect(to string, expression *regexp.Regexp) error {
 // CheckRewrite reports what is wrong with Route.Rewrite. expression is that of the route's path; nil = it has none.
 func CheckRewrite(text string, expression *regexp.Regexp) error {
 	notInPath := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`?#%\`, r) }
-	if !strings.HasPrefix(text, "/") || strings.ContainsFunc(text, notInPath) || hasDotSegment(text) {
+	if !strings.HasPrefix(text, "/") || strings.ContainsFunc(text, notInPath) || httpwire.HasDotSegment(text) {
 		return errors.New(`want a path that begins with /, without ?, #, %, \, spaces, other than ASCII characters and "." segments, such as /v2{rest}`)
 	}
 	for _, tail := range []string{"", "/"} {
-		if hasDotSegment(strings.NewReplacer("{rest}", tail, "{path}", tail).Replace(text)) {
+		if httpwire.HasDotSegment(strings.NewReplacer("{rest}", tail, "{path}", tail).Replace(text)) {
 			return errors.New(`a "." beside a variable may become a segment`)
 		}
 	}

@@ -139,7 +139,7 @@ func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 			return http.StatusBadRequest, listener.ReasonProtocol, "the body's framing is malformed"
 		case p.done():
 			return 0, "", ""
-		case s.expects() && !x.clientContinues && len(s.client.bytes()) == x.size:
+		case s.req.Expects() && !x.clientContinues && len(s.client.bytes()) == x.size:
 			x.clientContinues = true
 			_ = s.client.conn.SetWriteDeadline(time.Now().Add(s.p.limits.Load().readHeader))
 			if s.sayContinue() != nil {

@@ -291,7 +291,7 @@ func (s *session) remainingBody() (err error) {
 		panic(p)
 	}
 	if s.ex.upgraded {
-		return s.endTunnel()
+		return s.endTunnel(s.ex.tunnel.End())
 	}
 	if unsent := s.ex.rest.unsent; len(unsent) > 0 {
 		err = s.toClient(unsent)

@@ -229,18 +229,3 @@ func validHostPattern(h string) bool {
 	}
 	return !strings.ContainsAny(h, ":/*@?# \t[]")
 }
-
-// hasDotSegment reports whether a decoded path has a segment that servers resolve: "/api/../admin" is routed as written
-// and served as "/admin". Some servers also take backslashes for separators.
-func hasDotSegment(path string) bool {
-	if !strings.Contains(path, "/.") && !strings.Contains(path, `\`) {
-		return false
-	}
-	for segment := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
-		segment, _, _ = strings.Cut(segment, ";") // parameters, which some servers remove before they resolve segments
-		if segment == "." || segment == ".." {
-			return true
-		}
-	}
-	return false
-}

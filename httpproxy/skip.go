@@ -21,7 +21,7 @@ func (s *session) skips(status int) bool {
 		return true
 	case s.stream != nil:
 		return false
-	case s.req.Demands || s.expects() && !s.ex.clientContinues: // the client may not send its body
+	case s.req.Demands || s.req.Expects() && !s.ex.clientContinues: // the client may not send its body
 		return false
 	}
 	switch status {

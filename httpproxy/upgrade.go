@@ -27,19 +27,9 @@ const (
 	webSocketKey = 24 // bytes of a Sec-WebSocket-Key
 )
 
-// upgradeProtocol returns the protocol that the client wants to upgrade to; nil = none. A request with a body cannot upgrade: one of
-// the sides might take the body for the new protocol. Neither can one for a protocol that carries HTTP requests, which would bypass
-// this proxy's rules.
-func (s *session) upgradeProtocol() []byte {
-	if r := &s.req; r.Length == 0 && !httpwire.CarriesRequests(r.Upgrade) {
-		return r.Upgrade
-	}
-	return nil
-}
-
 // upgrading returns the state of the upgrade that the request asks for; nil = none.
 func (s *session) upgrading() *tunnel {
-	asks := s.upgradeProtocol()
+	asks := s.req.Switches()
 	if asks == nil {
 		return nil
 	}
@@ -203,8 +193,7 @@ func (s *session) upgrade(n int) error {
 	s.releaseOut()
 	s.server.take(n)
 	if err != nil {
-		x.tunnel.err = err
-		return s.endTunnel()
+		return s.endTunnel(err)
 	}
 	return s.beginTunnel()
 }

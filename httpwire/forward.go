@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -22,6 +23,105 @@ func ValidRequestID[S ~string | ~[]byte](id S) bool { return len(id) <= MaxReque
 
 // EndToEnd reports whether a field of the response goes beyond the next hop (RFC 9110, section 7.6.1).
 func (r *Response) EndToEnd(f *Field) bool { return !f.Known.Connectional() && !r.Listed(f) }
+
+// Expects reports whether a forwarder tells the server that the client may wait for "100 Continue": not without a body (RFC
+// 9110, section 10.1.1).
+func (r *Request) Expects() bool { return r.Continue && r.Length != 0 }
+
+// Switches returns the protocols to which a forwarder lets the client change; nil = none. A request with a body cannot
+// change: one of the sides might take the body for the new protocol.
+func (r *Request) Switches() []byte {
+	if r.Length == 0 && !CarriesRequests(r.Upgrade) {
+		return r.Upgrade
+	}
+	return nil
+}
+
+// Prior is what earlier forwarders say about a request, in fields that this one extends. Trusted, RFC and Named are set
+// before the first call of Passes, which sets the others.
+type Prior struct {
+	Trusted bool // the peer's fields about its own clients are true
+	RFC     bool // Forwarded is extended (RFC 7239)
+	Named   bool // Via is extended
+
+	XFF, Forwarded, Via []byte // values to be extended, with a comma between fields; nil = none
+	Host, Proto         bool   // the request says these of its client, so that they are not set
+}
+
+// Passes reports whether a field of the request that Connection does not list is passed on as it is. Others belong to the
+// connection, are written anew, or are about the client: a server may believe one that this forwarder does not set, so
+// that those of an untrusted peer go no further.
+func (p *Prior) Passes(f *Field) bool {
+	switch f.Known {
+	case XForwardedFor, XForwardedHost, XForwardedProto, Forwarded, ForwardedRFC:
+		return p.Trusted && !p.extends(f)
+	case Via:
+		if p.Named {
+			p.Via = AppendJoined(p.Via, f.Value)
+		}
+		return !p.Named
+	case Host, ContentLength, Expect:
+		return false
+	}
+	return !f.Known.Connectional()
+}
+
+// extends collects a field that is extended; others pass.
+func (p *Prior) extends(f *Field) bool {
+	switch f.Known {
+	case XForwardedFor:
+		p.XFF = AppendJoined(p.XFF, f.Value)
+		return true
+	case ForwardedRFC:
+		if p.RFC {
+			p.Forwarded = AppendJoined(p.Forwarded, f.Value)
+		}
+		return p.RFC
+	case XForwardedHost:
+		p.Host = true
+	case XForwardedProto:
+		p.Proto = true
+	}
+	return false
+}
+
+// AppendJoined appends a value to a list of values.
+func AppendJoined(list, value []byte) []byte {
+	if len(list) > 0 {
+		list = append(list, ", "...)
+	}
+	return append(list, value...)
+}
+
+// AppendConnection appends the fields about the next connection: whether trailers are accepted, the protocols to change to,
+// if any, and whether the connection ends. Connection lists each of them (RFC 9110, section 7.6.1).
+func AppendConnection(dst []byte, trailers bool, upgrade string, closes bool) []byte {
+	start := len(dst)
+	for _, option := range [...]struct {
+		name string
+		is   bool
+	}{{"close", closes}, {"TE", trailers}, {"Upgrade", upgrade != ""}} {
+		switch {
+		case !option.is:
+			continue
+		case len(dst) == start:
+			dst = append(dst, "Connection: "...)
+		default:
+			dst = append(dst, ", "...)
+		}
+		dst = append(dst, option.name...)
+	}
+	if len(dst) == start {
+		return dst
+	}
+	if trailers {
+		dst = append(dst, "\r\nTE: trailers"...)
+	}
+	if upgrade != "" {
+		dst = append(append(dst, "\r\nUpgrade: "...), upgrade...)
+	}
+	return append(dst, "\r\n"...)
+}
 
 // Idempotent reports whether sending a request of the method twice has the same effect as sending it
 // once (RFC 9110, section 9.2.2).
@@ -87,6 +187,21 @@ func CheckSwitch[S ~string | ~[]byte](asked, to S, upgrades bool) error {
 		return fmt.Errorf("%w: 101 to protocol %.40q, %.40q was asked for", ErrMalformed, to, asked)
 	}
 	return nil
+}
+
+// HasDotSegment reports whether a decoded path has a segment that servers resolve: "/api/../admin" is routed as written
+// and served as "/admin", so a forwarder refuses it. Some servers also take backslashes for separators.
+func HasDotSegment(path string) bool {
+	if !strings.Contains(path, "/.") && !strings.Contains(path, `\`) {
+		return false
+	}
+	for segment := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
+		segment, _, _ = strings.Cut(segment, ";") // parameters, which some servers remove before they resolve segments
+		if segment == "." || segment == ".." {
+			return true
+		}
+	}
+	return false
 }
 
 // AppendForwarded appends a forwarder's element of the Forwarded field (RFC 7239): the client, which

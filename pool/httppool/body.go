@@ -3,7 +3,6 @@ package httppool
 import (
 	"errors"
 	"io"
-	"maps"
 	"net/http"
 	"sync"
 
@@ -18,9 +17,10 @@ var errBodyClosed = errors.New("http upstream: read on a closed response body")
 // body is a response's body. Read is for one goroutine at a time; Close may be called from another at any time.
 type body struct {
 	x      *exchange
-	chunks chunkReader
-	left   int64 // unread bytes of a body with Content-Length
-	open   bool  // the head was read: idle limits apply. Written before the body is returned.
+	chunks httpwire.Chunks
+	rest   []byte // content that chunks has found; a part of the reader's buffer
+	left   int64  // unread bytes of a body with Content-Length
+	open   bool   // the head was read: idle limits apply. Written before the body is returned.
 
 	mu      sync.Mutex // not held while reading
 	reading bool
@@ -31,7 +31,6 @@ type body struct {
 
 func (b *body) start(x *exchange) {
 	b.x, b.left, b.open = x, x.head.length, true
-	b.chunks.rd = x.rd
 }
 
 // Read reads the body as it arrives. At io.EOF the trailers are in the response and the lease has ended.
@@ -61,7 +60,7 @@ func (b *body) Read(p []byte) (int, error) {
 func (b *body) read(p []byte) (int, error) {
 	switch b.x.head.length {
 	case httpwire.Chunked:
-		return b.chunks.read(p)
+		return b.readChunks(p)
 	case httpwire.Unframed:
 		return b.x.rd.read(p)
 	}
@@ -75,6 +74,51 @@ func (b *body) read(p []byte) (int, error) {
 	return n, unexpected(err)
 }
 
+// maxFraming bounds the buffer for a piece of the framing. Chunks refuses what is longer than half of that.
+const maxFraming = 32 << 10
+
+// readChunks returns what has arrived of a chunked body, or waits for more. It returns io.EOF with the last bytes or after
+// them; the trailers are in the response then.
+func (b *body) readChunks(p []byte) (n int, err error) {
+	rd := b.x.rd
+	for {
+		k := copy(p[n:], b.rest)
+		b.rest, n = b.rest[k:], n+k
+		if n == len(p) {
+			return n, nil
+		}
+		if left := b.chunks.Left(); n == 0 && left >= bufferSize && rd.buffered() == 0 {
+			n, err = rd.read(p[:min(int64(len(p)), left)])
+			b.chunks.Skip(int64(n))
+			return n, unexpected(err)
+		}
+		content, used, done, err := b.chunks.Next(rd.bytes())
+		rd.r += used
+		switch b.rest = content; {
+		case done:
+			b.addTrailer()
+			return n, io.EOF
+		case err == nil:
+			continue
+		case !errors.Is(err, httpwire.ErrIncomplete):
+			return n, err
+		case n > 0:
+			return n, nil
+		}
+		if err := rd.fill(maxFraming); err != nil {
+			return 0, unexpected(err)
+		}
+	}
+}
+
+// unexpected replaces an end of input by an error that is not mistaken for the body's end.
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
 // end ends the exchange; err is the error that ended the reading, nil if Close did. mu is held.
 func (b *body) end(err error) {
 	if b.ended {
@@ -84,29 +128,27 @@ func (b *body) end(err error) {
 	switch {
 	case err == io.EOF:
 		b.err = io.EOF
-		b.setTrailer()
 		b.x.finish()
 	case b.closed || err == nil:
 		b.err = errBodyClosed
 		b.x.drop()
 	default:
-		if b.x.head.length == httpwire.Chunked && !isNetError(err) {
-			err = malformed{err}
-		}
 		b.err = b.x.fail("body", err)
 	}
 }
 
-// setTrailer fills in the announced trailers and adds those that were not announced.
-func (b *body) setTrailer() {
+// addTrailer fills in the announced trailers and adds those that were not announced. Forbidden ones are dropped.
+func (b *body) addTrailer() {
 	resp := &b.x.resp
-	if len(b.chunks.trailer) == 0 {
-		return
+	for _, f := range b.chunks.Trailer {
+		if httpwire.ForbiddenTrailer(f.Name) {
+			continue
+		}
+		if resp.Trailer == nil {
+			resp.Trailer = http.Header{}
+		}
+		resp.Trailer.Add(string(f.Name), string(f.Value))
 	}
-	if resp.Trailer == nil {
-		resp.Trailer = make(http.Header, len(b.chunks.trailer))
-	}
-	maps.Copy(resp.Trailer, b.chunks.trailer)
 }
 
 // Close releases the connection if the rest of the body has arrived, and closes it otherwise.

@@ -25,8 +25,9 @@
 // Only after both messages were framed exactly and read to their end, nothing was upgraded, nothing extra arrived,
 // neither side asked to close, and no login by NTLM or Negotiate took place. A connection is examined without waiting
 // before and after each use: if it is closed, or holds an unexpected byte, it is closed and not pooled. Input that two
-// readers might understand differently is not repaired but refused (ErrMalformedResponse).
+// readers might understand differently is not repaired but refused (ErrMalformedResponse), except for two framings of a
+// body that have one safe meaning (Options.StrictBackend).
 //
 // The life of an exchange: lease (transport.go), request head (request.go), body (upload.go), response head (head.go),
-// body (body.go, chunked.go), release or discard (exchange.go).
+// body (body.go), release or discard (exchange.go).
 package httppool

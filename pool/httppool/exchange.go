@@ -42,6 +42,8 @@ type Options struct {
 	IdleTimeout time.Duration
 	// MaxHeaderBytes bounds the response head. 0 = 256 KiB.
 	MaxHeaderBytes int
+	// StrictBackend refuses a response that frames its body in two ways (see httpwire.Response.ParseLenient).
+	StrictBackend bool
 }
 
 const (
@@ -70,7 +72,8 @@ type exchange struct {
 	by      time.Time // deadline of the response's head; zero = not set yet, or no limit
 	early   error     // of reading, found by ask; returned by the next Read
 
-	p *passage // the forwarded request; nil in a RoundTrip
+	p     *passage // the forwarded request; nil in a RoundTrip
+	asked asks     // what the request asks for
 
 	head     head
 	resp     http.Response
@@ -117,7 +120,7 @@ func (x *exchange) run() (*http.Response, error) {
 		return nil, x.wrap("send", contextError(ctx))
 	}
 	buf := headPool.Get().(*[]byte)
-	block, length, err := appendRequest((*buf)[:0], x.req, x.p)
+	block, length, err := x.writeHead((*buf)[:0])
 	if err != nil {
 		headPool.Put(buf)
 		x.lease.Release()
@@ -151,6 +154,21 @@ func (x *exchange) run() (*http.Response, error) {
 		x.startUpload(length)
 	}
 	return x.receive()
+}
+
+// writeHead appends the request's head, and returns the length of the body as httpwire.Request.Length is.
+func (x *exchange) writeHead(dst []byte) (head []byte, length int64, err error) {
+	var r *httpwire.Request
+	if x.p != nil {
+		r = x.p.wire
+	} else if r, err = describe(x.req, 1); err != nil {
+		return dst, 0, err
+	} else {
+		defer freeRequest(r)
+	}
+	x.asked = x.asks(r)
+	head, err = x.appendRequest(dst, r)
+	return head, r.Length, err
 }
 
 // watch makes the end of the context close the connection.
@@ -323,13 +341,13 @@ func (x *exchange) receive() (*http.Response, error) {
 		limit = defaultMaxHeaderBytes
 	}
 	for range httpwire.MaxInterim {
-		block, err := x.block(limit)
+		block, err := x.rd.block(limit)
 		x.answered = x.answered || err == nil || x.rd.buffered() > 0
 		if err != nil {
 			return nil, x.fail("receive", err)
 		}
-		if err = x.head.parse(&x.rd.head, block, x.req.Method, x.p); err != nil {
-			return nil, x.fail("receive", malformed{err})
+		if err = x.head.parse(&x.rd.head, block, x.req.Method, x.opt.StrictBackend, x.p); err != nil {
+			return nil, x.fail("receive", err)
 		}
 		if x.head.status >= 200 || x.head.status == http.StatusSwitchingProtocols {
 			return x.respond()
@@ -338,20 +356,7 @@ func (x *exchange) receive() (*http.Response, error) {
 			return nil, x.fail("receive", err)
 		}
 	}
-	return nil, x.fail("receive", malformed{fmt.Errorf("more than %d interim responses", httpwire.MaxInterim)})
-}
-
-// block reads a response head. Input that is not HTTP/1 is refused at its first wrong byte: its sender may never send
-// an empty line.
-func (x *exchange) block(limit int) ([]byte, error) {
-	http1, err := x.rd.startsWith("HTTP/1.")
-	if err != nil {
-		return nil, err
-	}
-	if !http1 {
-		return nil, malformed{errors.New("not an HTTP/1 response")}
-	}
-	return x.rd.block(limit)
+	return nil, x.fail("receive", fmt.Errorf("%w: more than %d interim responses", httpwire.ErrMalformed, httpwire.MaxInterim))
 }
 
 // handleInterim handles a 1xx response other than 101.
@@ -421,10 +426,7 @@ func (x *exchange) finish() {
 	clean := x.rd.buffered() == 0
 	putReader(x.rd)
 	x.rd = nil
-	ok := x.head.keepAlive && clean && !x.missing100 && !connectionAuth(x.req.Header["Authorization"]) && x.uploadFinished()
-	if x.p == nil { // a forwarded request is sent without these fields
-		ok = ok && !wantsClose(x.req) && !connectionAuth(x.req.Header["Proxy-Authorization"])
-	}
+	ok := x.head.keepAlive && clean && !x.missing100 && !x.asked.auth && !x.asked.closes && x.uploadFinished()
 	if x.stop != nil && !x.stop() {
 		ok = false // the context has ended, and the connection is being closed
 	}
@@ -487,6 +489,8 @@ func (x *exchange) fail(step string, err error) error {
 		err = contextError(ctx)
 	case errors.Is(upload, ErrRequestBody):
 		err = upload
+	case errors.Is(upload, os.ErrDeadlineExceeded): // see runUpload
+		err = ErrIdleTimeout
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		if err = ErrResponseTimeout; x.body.open || step == "send" {
 			err = ErrIdleTimeout
@@ -521,13 +525,6 @@ func contextError(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// malformed marks an error of the framing as httpwire.ErrMalformed.
-type malformed struct{ error }
-
-func (m malformed) Unwrap() error { return m.error }
-
-func (malformed) Is(target error) bool { return target == httpwire.ErrMalformed }
-
 func (x *exchange) wrap(step string, err error) error {
 	return &Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.idled, Err: err}
 }
@@ -537,7 +534,7 @@ func (x *exchange) lost() httpwire.Lost {
 	answered := x.answered || x.headRead
 	return httpwire.Lost{
 		Idled: x.idled, Answered: answered, Whole: x.bodyIsOurs() || x.req.GetBody != nil,
-		Unsent: x.idled && !answered && x.conn.unsent(x.written), Idempotent: idempotent(x.req), // unsent is not needed in other cases, and may wait for a loop
+		Unsent: x.idled && !answered && x.conn.unsent(x.written), Idempotent: x.asked.idempotent, // unsent is not needed in other cases, and may wait for a loop
 	}
 }
 

@@ -14,7 +14,7 @@ func ReadMessage(r io.Reader, method string) (status int, header http.Header, le
 		return 0, nil, 0, nil, err
 	}
 	var h head
-	if err := h.parse(&rd.head, block, method, nil); err != nil {
+	if err := h.parse(&rd.head, block, method, false, nil); err != nil {
 		return 0, nil, 0, nil, err
 	}
 	rest = func() ([]byte, http.Header, error, int) {
@@ -29,7 +29,7 @@ func ReadMessage(r io.Reader, method string) (status int, header http.Header, le
 			n, err := x.body.read(buf)
 			all = append(all, buf[:n]...)
 			if err != nil {
-				return all, x.body.chunks.trailer, err, rd.buffered()
+				return all, x.resp.Trailer, err, rd.buffered()
 			}
 		}
 	}

@@ -1,12 +1,16 @@
 package httppool_test
 
 import (
+	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/pool/httppool"
 )
@@ -60,7 +64,7 @@ func TestForwardedFields(t *testing.T) {
 			seen := <-got
 			wantFields(t, seen, tc.want)
 			wantFields(t, seen, http.Header{
-				"X-Secret": nil, "Te": {"trailers"}, "Proxy-Authorization": nil, "Keep-Alive": nil, "Connection": nil,
+				"X-Secret": nil, "Te": {"trailers"}, "Proxy-Authorization": nil, "Keep-Alive": nil, "Connection": {"TE"},
 				"X-Many": {"1", "2"}, "Authorization": {"a"},
 			})
 			resp := w.Result()
@@ -79,5 +83,53 @@ func wantFields(t *testing.T, got, want http.Header) {
 		if !slices.Equal(got[name], values) {
 			t.Errorf("%s is %q, want %q", name, got[name], values)
 		}
+	}
+}
+
+// TestFieldsOfTheConnection: what a server gets of a client's fields about its own connection.
+func TestFieldsOfTheConnection(t *testing.T) {
+	for name, tc := range map[string]struct {
+		request       string
+		want, without string // lines of the head that the server gets, in lower case
+	}{
+		"trailers":               {"GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\n\r\n", "\r\nconnection: te\r\nte: trailers\r\n", ""},
+		"trailers and upgrade":   {"GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", "\r\nconnection: te, upgrade\r\nte: trailers\r\nupgrade: x\r\n", ""},
+		"upgrade of HTTP/1.0":    {"GET / HTTP/1.0\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", "host: a\r\n", "upgrade"},
+		"expectation":            {"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\nContent-Length: 1\r\n\r\nx", "\r\nexpect: 100-continue\r\n", ""},
+		"expectation, no body":   {"GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n", "host: a\r\n", "expect"},
+		"expectation, HTTP/1.0":  {"POST / HTTP/1.0\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nx", "content-length: 1\r\n", "expect"},
+		"names that are no rule": {"GET / HTTP/1.1\r\nHost: a\r\nWWW-Authenticate: b\r\n\r\n", "\r\nwww-authenticate: b\r\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			heads := make(chan string, 1)
+			s := serveRaw(t, func(_ int64, c net.Conn, br *bufio.Reader) {
+				head, body := "", false
+				for line := ""; line != "\r\n"; head += line {
+					line, _ = br.ReadString('\n')
+					line = strings.ToLower(line)
+					body = body || line == "content-length: 1\r\n"
+				}
+				heads <- head
+				if body {
+					_, _ = io.WriteString(c, "HTTP/1.1 100 Continue\r\n\r\n")
+					_, _ = br.Discard(1)
+				}
+				_, _ = io.WriteString(c, ok)
+			})
+			c, err := net.Dial("tcp", strings.TrimPrefix(serveForward(t, httppool.HandlerConfig{Target: s.url}), "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(patience))
+			_, _ = io.WriteString(c, tc.request)
+			if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != 200 && resp.StatusCode != 100 {
+				t.Errorf("got %v, %v", resp, err)
+			}
+			head := <-heads
+			if !strings.Contains(head, tc.want) || tc.without != "" && strings.Contains(head, tc.without) {
+				t.Errorf("the server got %q, want %q and not %q", head, tc.want, tc.without)
+			}
+		})
 	}
 }

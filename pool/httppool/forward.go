@@ -65,7 +65,8 @@ type Result struct {
 // It forwards end-to-end fields (RFC 9110, section 7.6.1) and drops fields of the connection and those that Connection
 // lists. Responses of unknown length, event streams and those with "X-Accel-Buffering: no" are flushed as they arrive.
 // Trailers and 103 responses pass. The server decides about "Expect: 100-continue". WebSockets and other upgrades pass,
-// except to HTTP/2 (which could carry requests past this proxy's rules) and for requests with a body. CONNECT is refused.
+// except to HTTP/2 (which could carry requests past this proxy's rules) and for requests with a body. CONNECT is refused, as are
+// paths with "." or ".." segments: a server resolves them, and would serve what is outside of the Target's base.
 // When a response breaks off, the client's connection (HTTP/2: stream) is cut off too, so that the client does not take it
 // for complete.
 //
@@ -139,8 +140,7 @@ type passage struct {
 	began time.Time // when ServeHTTP was called
 	res   Result
 
-	header     http.Header              // the client's, without the fields that Connection lists; shared with in, not to be changed
-	upgradeTo  string                   // the protocol to which the client may switch; "" for none
+	wire       *httpwire.Request        // what in asks for; nil before outgoing
 	controller *http.ResponseController // made by rc
 }
 
@@ -180,7 +180,12 @@ func (p *passage) serve() (cut bool) {
 		p.refuse(http.StatusMethodNotAllowed, "CONNECT is not supported")
 		return false
 	}
+	if httpwire.HasDotSegment(p.in.URL.Path) {
+		p.refuse(http.StatusBadRequest, "the path has a . or .. segment")
+		return false
+	}
 	err := p.outgoing(ctx)
+	defer func() { freeRequest(p.wire) }()
 	defer p.endUpload()
 	var resp *http.Response
 	if err == nil {
@@ -220,9 +225,11 @@ func (p *passage) endUpload() {
 }
 
 // closeIfUnread announces the end of the connection to a client that is answered before its body was read: the rest of the
-// body is not read, and a client that reused the connection would find it closed.
+// body is not read, and a client that reused the connection would find it closed. It ends, too, after a request for an
+// upgrade that is answered otherwise: what the client may have sent for the new protocol must not be read as requests.
 func (p *passage) closeIfUnread() {
-	if p.up != nil && p.in.ProtoMajor == 1 && !p.up.whole.Load() {
+	unread := p.up != nil && !p.up.whole.Load()
+	if p.in.ProtoMajor == 1 && (unread || p.wire != nil && p.upgradeTo() != "") {
 		p.w.Header()["Connection"] = []string{"close"}
 	}
 }

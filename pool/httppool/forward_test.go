@@ -180,3 +180,36 @@ func TestForwardedUpgrades(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusedUpgradeEndsTheConnection: what the client may have sent for the new protocol is not read as a request.
+func TestRefusedUpgradeEndsTheConnection(t *testing.T) {
+	s := serveAnswers(t, func(int64, int) string { return ok })
+	c, err := net.Dial("tcp", strings.TrimPrefix(serveForward(t, httppool.HandlerConfig{Target: s.url}), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nGET /new-protocol HTTP/1.1\r\nHost: a\r\n\r\n")
+	all, _ := io.ReadAll(c)
+	if n := strings.Count(string(all), "HTTP/1.1 200"); n != 1 {
+		t.Errorf("%d answers: %q", n, all)
+	}
+}
+
+// TestDotSegments: a server would resolve them, and serve what is outside of the target's base.
+func TestDotSegments(t *testing.T) {
+	s := serveAnswers(t, func(int64, int) string { return ok })
+	h, err := httppool.NewHandler(httppool.HandlerConfig{Target: s.url + "/base", StripPrefix: "/api"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	for path, want := range map[string]int{"/api/..a/.b": 200, "/api/../secret": 400, "/api/a/%2e%2E/..;x/secret": 400, `/api/..\secret`: 400, "/api/.": 400} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != want {
+			t.Errorf("%s is answered %d, want %d", path, w.Code, want)
+		}
+	}
+}

@@ -15,14 +15,12 @@ func TestMalformedResponsesAreRefused(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\n"
 	const chunked = ok + "Transfer-Encoding: chunked\r\n\r\n"
 	for name, answer := range map[string]string{
-		"repeated Content-Length":    ok + "Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi",
 		"conflicting Content-Length": ok + "Content-Length: 2\r\nContent-Length: 3\r\n\r\nhi",
 		"list of lengths":            ok + "Content-Length: 2, 2\r\n\r\nhi",
 		"signed length":              ok + "Content-Length: +2\r\n\r\nhi",
 		"negative length":            ok + "Content-Length: -2\r\n\r\nhi",
 		"huge length":                ok + "Content-Length: 99999999999999999999\r\n\r\nhi",
 		"hexadecimal length":         ok + "Content-Length: 0x2\r\n\r\nhi",
-		"both framings":              ok + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 		"two codings":                ok + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
 		"two coding lines":           ok + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 		"identity coding":            ok + "Transfer-Encoding: identity\r\n\r\nhi",
@@ -71,6 +69,31 @@ func TestMalformedResponsesAreRefused(t *testing.T) {
 			}
 			wantError(t, err, httppool.ErrMalformedResponse)
 			wantIdle(t, tr, 0)
+		})
+	}
+}
+
+// TestBodiesFramedTwice: what has one safe meaning passes as in a gateway, unless the program wants it refused.
+func TestBodiesFramedTwice(t *testing.T) {
+	const ok = "HTTP/1.1 200 OK\r\n"
+	for name, tc := range map[string]struct {
+		answer string
+		reused int
+	}{
+		"repeated Content-Length": {ok + "Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi", 1},
+		"both framings":           {ok + "Content-Length: 7\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serveAnswers(t, func(int64, int) string { return tc.answer })
+			tr := newTransport(t, httppool.Config{})
+			if resp := wantBody(t, tr, newRequest(t, "GET", s.url, nil), "hi"); len(resp.Header["Content-Length"]) != tc.reused {
+				t.Errorf("the fields are %v", resp.Header)
+			}
+			wantIdle(t, tr, tc.reused)
+			strict := newTransport(t, httppool.Config{Options: httppool.Options{StrictBackend: true}})
+			_, _, err := exchange(strict, newRequest(t, "GET", s.url, nil))
+			wantError(t, err, httppool.ErrMalformedResponse)
+			wantIdle(t, strict, 0)
 		})
 	}
 }

@@ -2,10 +2,8 @@ package httppool
 
 import (
 	"bytes"
-	"fmt"
 	"net/http"
 	"net/textproto"
-	"slices"
 	"strconv"
 	"unsafe"
 
@@ -27,13 +25,17 @@ type head struct {
 // parse reads a response head as returned by reader.block. method is the request's, because the answer to HEAD has no
 // body. r provides memory, and holds no references afterwards. The fields of a final response are added to p unless it is
 // nil.
-func (h *head) parse(r *httpwire.Response, block []byte, method string, p *passage) error {
+func (h *head) parse(r *httpwire.Response, block []byte, method string, strict bool, p *passage) error {
 	defer func() {
 		clear(r.Fields)
 		*r = httpwire.Response{Fields: r.Fields[:0]}
 	}()
 	block = bytes.Clone(block) // the only copy: every string of the head is a part of it
-	if _, err := r.Parse(block, method == http.MethodHead); err != nil {
+	parse := (*httpwire.Response).ParseLenient
+	if strict {
+		parse = (*httpwire.Response).Parse
+	}
+	if _, err := parse(r, block, method == http.MethodHead); err != nil {
 		return err
 	}
 	*h = head{status: r.Status, reason: view(r.Reason), minor: r.Minor, length: r.Length, declared: -1, keepAlive: r.Reusable}
@@ -57,6 +59,9 @@ func (h *head) parse(r *httpwire.Response, block []byte, method string, p *passa
 
 // view returns b as a string; b must not change afterwards.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// bytesOf returns s as bytes, which must not be changed.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 // headerOf makes a header with canonical names. Values share the fields' memory, which must not change afterwards.
 func headerOf(fields []httpwire.Field) http.Header {
@@ -85,24 +90,6 @@ func (h *head) announceTrailers(list string) {
 		}
 		return len(h.trailer) < httpwire.MaxFields
 	})
-}
-
-// connectionAuth reports whether a challenge or credential authenticates the connection.
-func connectionAuth(values []string) bool {
-	return slices.ContainsFunc(values, httpwire.ConnectionAuth[string])
-}
-
-// parseTrailers parses the lines after the last chunk, without forbidden fields.
-func parseTrailers(block []byte) (http.Header, error) {
-	if bytes.Equal(block, crlf) {
-		return nil, nil
-	}
-	fields, _, err := httpwire.ParseFields(nil, bytes.Clone(block))
-	if err != nil {
-		return nil, fmt.Errorf("trailers: %w", err)
-	}
-	fields = slices.DeleteFunc(fields, func(f httpwire.Field) bool { return httpwire.ForbiddenTrailer(f.Name) })
-	return headerOf(fields), nil
 }
 
 var crlf = []byte("\r\n")

@@ -18,8 +18,8 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// outgoing builds the request for the server; the client's is not changed. appendFields writes its fields. Its Header has
-// only those that the exchange reads or, for a Source, all that the server gets.
+// outgoing builds the request for the server; the client's is not changed. appendFields writes its fields. Its Header is the
+// client's or, for a Source, what the server gets.
 func (p *passage) outgoing(ctx context.Context) error {
 	in, out := p.in, &p.out
 	if *out = *in; ctx != in.Context() {
@@ -31,18 +31,27 @@ func (p *passage) outgoing(ctx context.Context) error {
 	if p.h.cfg.TargetHost {
 		out.Host = p.h.target.Host
 	}
-	p.upgradeTo = p.passableUpgrade()
-	p.dropListed()
-	out.Header = p.header
-	if p.h.cfg.Transport.cfg.Source != nil {
-		var err error
-		if out.Header, err = p.fields(); err != nil {
-			return &Error{Step: "send", Err: err}
-		}
+	p.addBody()
+	minor := in.ProtoMinor
+	if in.ProtoMajor > 1 {
+		minor = 1
 	}
+	var err error
+	if p.wire, err = describe(out, minor); err == nil && p.h.cfg.Transport.cfg.Source != nil {
+		out.Header, err = p.fields()
+	}
+	if err != nil {
+		return &Error{Step: "send", Err: err}
+	}
+	return nil
+}
+
+// addBody gives the request for the server the client's body.
+func (p *passage) addBody() {
+	in, out := p.in, &p.out
 	if in.Body == nil || in.Body == http.NoBody || in.ContentLength == 0 {
 		out.Body, out.ContentLength = nil, 0
-		return nil
+		return
 	}
 	p.up = &upload{passage: p, idle: p.h.cfg.IdleTimeout, closed: make(chan struct{})}
 	if len(in.Trailer) > 0 {
@@ -51,23 +60,6 @@ func (p *passage) outgoing(ctx context.Context) error {
 	out.Body = p.up
 	// Without it net/http reads the whole request before it sends a response: no early answers, no duplex streams.
 	_ = p.rc().EnableFullDuplex() // fails where there is no such limit
-	return nil
-}
-
-// dropListed sets p.header to the client's header without the fields that Connection lists.
-func (p *passage) dropListed() {
-	p.header = p.in.Header
-	tokens(p.in.Header["Connection"], func(name string) bool {
-		switch name = http.CanonicalHeaderKey(name); name {
-		case "Close", "Keep-Alive", "Te", "Upgrade":
-			return true // not copied anyway
-		}
-		if _, ok := p.header[name]; ok {
-			p.header = maps.Clone(p.header)
-			delete(p.header, name)
-		}
-		return true
-	})
 }
 
 // fields returns the fields of appendFields as a header.
@@ -84,107 +76,74 @@ func (p *passage) fields() (http.Header, error) {
 }
 
 // appendFields appends the end-to-end fields (RFC 9110, section 7.6.1) and those that this proxy sets, except the ones that
-// appendRequest writes. Every field about the client that comes from an untrusted peer is dropped: a server may believe
-// one that this proxy does not set.
+// appendRequest writes.
 func (p *passage) appendFields(dst []byte) ([]byte, error) {
 	addr := peerAddr(p.in.RemoteAddr)
-	trusted := p.h.trusts(addr)
-	prior := proxyFields{via: p.h.cfg.Via != "", rfc: p.h.cfg.Forwarded, xff: addr.IsValid()}
-	var err error
-	for name, values := range p.header {
-		switch known := httpwire.Classify(name); known {
-		case httpwire.XForwardedFor, httpwire.XForwardedHost, httpwire.XForwardedProto, httpwire.Forwarded, httpwire.ForwardedRFC:
-			if !trusted || prior.note(known, values) {
-				continue
-			}
-		case httpwire.Via:
-			if prior.note(known, values) {
-				continue
-			}
-		case httpwire.Host, httpwire.ContentLength:
+	prior := httpwire.Prior{Trusted: p.h.trusts(addr), RFC: p.h.cfg.Forwarded, Named: p.h.cfg.Via != ""}
+	for name, values := range p.in.Header {
+		f := httpwire.Field{Name: bytesOf(name), Known: httpwire.Classify(name)}
+		if !httpwire.ValidToken(name) {
+			return dst, fmt.Errorf("%w: header name %.60q", ErrInvalidRequest, name)
+		}
+		if p.wire.Listed(&f) || p.id != "" && strings.EqualFold(name, p.h.cfg.RequestID) {
 			continue
-		default:
-			if known.Connectional() || p.id != "" && strings.EqualFold(name, p.h.cfg.RequestID) {
+		}
+		for _, v := range values {
+			if f.Value = bytesOf(v); !prior.Passes(&f) {
 				continue
 			}
+			var err error
+			if dst, err = appendLine(dst, name, nil, v); err != nil {
+				return dst, err
+			}
 		}
-		if dst, err = appendField(dst, name, values); err != nil {
-			return dst, err
-		}
 	}
-	if hasToken(p.in.Header["Te"], "trailers") {
-		dst = append(dst, "Te: trailers\r\n"...)
+	if p.wire.Expects() {
+		dst = append(dst, "Expect: 100-continue\r\n"...)
 	}
-	if dst, err = p.appendForwarded(dst, addr, &prior); err != nil {
-		return dst, err
+	dst, err := p.appendForwarded(dst, addr, &prior)
+	if err == nil && p.id != "" {
+		dst, err = appendLine(dst, p.h.cfg.RequestID, nil, p.id)
 	}
-	if p.id != "" {
-		return appendLine(dst, p.h.cfg.RequestID, nil, p.id)
-	}
-	return dst, nil
-}
-
-// proxyFields are the fields of earlier proxies. The flags xff, rfc and via are set at first; note sets the others.
-type proxyFields struct {
-	xff, rfc, via                   bool // X-Forwarded-For, Forwarded and Via are extended
-	xffValues, rfcValues, viaValues []string
-	proto, host                     bool // the request has X-Forwarded-Proto, -Host
-}
-
-// note collects a field, and reports whether this proxy extends it, so that it must not be copied.
-func (t *proxyFields) note(known httpwire.Known, values []string) bool {
-	switch known {
-	case httpwire.XForwardedFor:
-		t.xffValues = append(t.xffValues, values...)
-		return t.xff
-	case httpwire.ForwardedRFC:
-		t.rfcValues = append(t.rfcValues, values...)
-		return t.rfc
-	case httpwire.Via:
-		t.viaValues = append(t.viaValues, values...)
-		return t.via
-	case httpwire.XForwardedProto:
-		t.proto = true
-	case httpwire.XForwardedHost:
-		t.host = true
-	}
-	return false
+	return dst, err
 }
 
 // appendForwarded appends the fields about the client and earlier proxies.
-func (p *passage) appendForwarded(dst []byte, addr netip.Addr, prior *proxyFields) ([]byte, error) {
+func (p *passage) appendForwarded(dst []byte, addr netip.Addr, prior *httpwire.Prior) ([]byte, error) {
 	proto, host := "http", p.in.Host
 	if p.in.TLS != nil {
 		proto = "https"
 	}
 	var err error
-	if addr.IsValid() {
+	switch {
+	case addr.IsValid():
 		var text [64]byte // an address without a zone is shorter
-		dst, err = appendLine(dst, "X-Forwarded-For", prior.xffValues, view(addr.AppendTo(text[:0])))
+		dst, err = appendLine(dst, "X-Forwarded-For", prior.XFF, view(addr.AppendTo(text[:0])))
+	case prior.XFF != nil:
+		dst, err = appendLine(dst, "X-Forwarded-For", nil, view(prior.XFF))
 	}
-	if err == nil && !prior.proto {
+	if err == nil && !prior.Proto {
 		dst, err = appendLine(dst, "X-Forwarded-Proto", nil, proto)
 	}
-	if err == nil && !prior.host && host != "" {
+	if err == nil && !prior.Host && host != "" {
 		dst, err = appendLine(dst, "X-Forwarded-Host", nil, host)
 	}
 	if err == nil && p.h.cfg.Forwarded {
-		dst, err = appendLine(dst, "Forwarded", prior.rfcValues, view(httpwire.AppendForwarded(nil, addr, proto, host)))
+		dst, err = appendLine(dst, "Forwarded", prior.Forwarded, view(httpwire.AppendForwarded(nil, addr, proto, host)))
 	}
 	if err == nil && p.h.cfg.Via != "" {
-		dst, err = appendLine(dst, "Via", prior.viaValues, p.via(p.in.ProtoMajor, p.in.ProtoMinor))
+		dst, err = appendLine(dst, "Via", prior.Via, p.via(p.in.ProtoMajor, p.in.ProtoMinor))
 	}
 	return dst, err
 }
 
-// appendLine appends a field with the values before and last as a list.
-func appendLine(dst []byte, name string, before []string, last string) ([]byte, error) {
+// appendLine appends a field with the values before, if any, and last as a list.
+func appendLine(dst []byte, name string, before []byte, last string) ([]byte, error) {
 	dst = append(dst, name...)
 	dst = append(dst, ": "...)
 	start := len(dst)
-	for _, v := range before {
-		dst = append(dst, v...)
-		dst = append(dst, ", "...)
+	if len(before) > 0 {
+		dst = append(append(dst, before...), ", "...)
 	}
 	dst = append(dst, last...)
 	if !httpwire.ValidValue(dst[start:]) {
@@ -193,13 +152,12 @@ func appendLine(dst []byte, name string, before []string, last string) ([]byte, 
 	return append(dst, crlf...), nil
 }
 
-// passableUpgrade returns the protocol that the client wants to upgrade to; "" = none, or one that must not pass.
-func (p *passage) passableUpgrade() string {
-	proto := upgradeOf(p.in.Header)
-	if p.in.ProtoMajor != 1 || p.in.ContentLength != 0 || httpwire.CarriesRequests(proto) {
+// upgradeTo returns the protocols to which the client may change; "" = none. HTTP/2 has no such field.
+func (p *passage) upgradeTo() string {
+	if p.in.ProtoMajor != 1 {
 		return ""
 	}
-	return proto
+	return view(p.wire.Switches())
 }
 
 // rewrite sets *to to the target with u's path appended to its base, without the prefix to strip.

@@ -99,3 +99,20 @@ func TestCancelledWhileReading(t *testing.T) {
 		}
 	}
 }
+
+// endless is a body that never ends.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+// TestServerThatDoesNotReadTheBody: the idle limit ends the exchange, however long the server may take for its answer.
+func TestServerThatDoesNotReadTheBody(t *testing.T) {
+	done := make(chan struct{})
+	s := serveRaw(t, func(int64, net.Conn, *bufio.Reader) { <-done })
+	t.Cleanup(func() { close(done) })
+	tr := newTransport(t, httppool.Config{Options: httppool.Options{IdleTimeout: pause, ResponseHeaderTimeout: -1}})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := tr.RoundTrip(newRequest(t, "POST", s.url, endless{}).WithContext(ctx))
+	wantError(t, err, httppool.ErrIdleTimeout)
+}

@@ -3,6 +3,7 @@ package httppool
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 
@@ -14,19 +15,17 @@ import (
 const bufferSize = 8 << 10
 
 var (
-	errNoMoreBuffered       = errors.New("nothing more is buffered")
-	errBareLF         error = malformed{errors.New("a line ends in LF without CR")}
-	errBareCR         error = malformed{errors.New("a CR stands inside a line")}
-	errLineTooLong    error = malformed{errors.New("longer than the limit")}
+	errNoMoreBuffered = errors.New("nothing more is buffered")
+	errHeadTooLong    = fmt.Errorf("%w: the head is longer than the limit", httpwire.ErrMalformed)
 )
 
-// reader reads CRLF lines and body bytes from src. It is used by one goroutine at a time. The slices it returns are valid
+// reader reads heads and bodies from src. It is used by one goroutine at a time. The slices it returns are valid
 // until its next call.
 type reader struct {
 	src  io.Reader // nil = return buffered bytes, then errNoMoreBuffered
 	buf  []byte
 	r, w int
-	head httpwire.Response // memory for parseHead
+	head httpwire.Response // memory for head.parse
 }
 
 var readerPool = sync.Pool{New: func() any { return &reader{buf: make([]byte, bufferSize)} }}
@@ -48,6 +47,9 @@ func putReader(rd *reader) {
 
 func (rd *reader) buffered() int { return rd.w - rd.r }
 
+// bytes returns what is buffered.
+func (rd *reader) bytes() []byte { return rd.buf[rd.r:rd.w] }
+
 // fill reads once from the source. limit bounds the buffer's size.
 func (rd *reader) fill(limit int) error {
 	if rd.src == nil {
@@ -59,7 +61,7 @@ func (rd *reader) fill(limit int) error {
 	}
 	if rd.w == len(rd.buf) {
 		if len(rd.buf) >= limit {
-			return errLineTooLong
+			return errHeadTooLong
 		}
 		grown := make([]byte, min(2*len(rd.buf), max(limit, bufferSize)))
 		copy(grown, rd.buf[:rd.w])
@@ -76,79 +78,36 @@ func (rd *reader) fill(limit int) error {
 	return err
 }
 
-// startsWith reports whether the next bytes are prefix, as soon as that is decided. It consumes nothing.
-func (rd *reader) startsWith(prefix string) (bool, error) {
-	for {
-		n := min(rd.buffered(), len(prefix))
-		if string(rd.buf[rd.r:rd.r+n]) != prefix[:n] {
-			return false, nil
-		}
-		if n == len(prefix) {
-			return true, nil
-		}
-		if err := rd.fill(bufferSize); err != nil {
-			return true, err
-		}
-	}
-}
-
-// block returns the bytes up to and including the first empty line. Every line must end with CRLF and contain no other CR.
-// A bare LF is reported as soon as it arrives, so that the reader does not wait for a peer that ended its head with one.
+// block returns the bytes up to and including the first empty line. Input that no response begins with is refused at its
+// first wrong byte: its sender may never send an empty line.
 func (rd *reader) block(limit int) ([]byte, error) {
-	scanned, line := 0, 0 // offsets from rd.r: of the unscanned bytes and of the current line
-	for {
-		pending := rd.buf[rd.r+scanned : rd.w]
-		i := bytes.IndexByte(pending, '\n')
-		if i < 0 {
-			scanned += len(pending)
-			if scanned > limit {
-				return nil, errLineTooLong
+	for scanned := 0; ; {
+		b := rd.bytes()
+		from := max(scanned-len(emptyLine)+1, 0)
+		if i := bytes.Index(b[from:], emptyLine); i >= 0 {
+			n := from + i + len(emptyLine)
+			if n > limit {
+				return nil, errHeadTooLong
 			}
-			if err := rd.fill(limit); err != nil {
+			rd.r += n
+			return b[:n], nil
+		}
+		switch scanned = len(b); {
+		case scanned > limit:
+			return nil, errHeadTooLong
+		case scanned > 0:
+			if _, err := rd.head.Parse(b, false); !errors.Is(err, httpwire.ErrIncomplete) {
 				return nil, err
 			}
-			continue
 		}
-		end := scanned + i // of the LF
-		if end >= limit {
-			return nil, errLineTooLong
-		}
-		text, err := trimCRLF(rd.buf[rd.r+line : rd.r+end+1])
-		if err != nil {
+		if err := rd.fill(limit); err != nil {
 			return nil, err
-		}
-		scanned, line = end+1, end+1
-		if len(text) == 0 {
-			b := rd.buf[rd.r : rd.r+scanned]
-			rd.r += scanned
-			return b, nil
 		}
 	}
 }
 
-// line returns the next line without its CRLF.
-func (rd *reader) line(limit int) ([]byte, error) {
-	scanned := 0
-	for {
-		pending := rd.buf[rd.r+scanned : rd.w]
-		if i := bytes.IndexByte(pending, '\n'); i >= 0 {
-			end := rd.r + scanned + i + 1
-			text, err := trimCRLF(rd.buf[rd.r:end])
-			if err == nil && len(text) > limit {
-				err = errLineTooLong
-			}
-			rd.r = end
-			return text, err
-		}
-		scanned += len(pending)
-		if scanned > limit+1 {
-			return nil, errLineTooLong
-		}
-		if err := rd.fill(bufferSize); err != nil {
-			return nil, err
-		}
-	}
-}
+// emptyLine is an empty line with the end of the line before it.
+var emptyLine = []byte("\r\n\r\n")
 
 // read returns buffered bytes first, and then reads directly into p.
 func (rd *reader) read(p []byte) (int, error) {
@@ -168,16 +127,4 @@ func (rd *reader) read(p []byte) (int, error) {
 		return 0, err
 	}
 	return rd.read(p)
-}
-
-// trimCRLF removes the CRLF from a line that ends with LF.
-func trimCRLF(line []byte) ([]byte, error) {
-	n := len(line)
-	if n < 2 || line[n-2] != '\r' {
-		return nil, errBareLF
-	}
-	if bytes.IndexByte(line[:n-2], '\r') >= 0 {
-		return nil, errBareCR
-	}
-	return line[:n-2], nil
 }

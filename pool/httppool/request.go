@@ -1,56 +1,118 @@
 package httppool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/textproto"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/headpond/headpond/httpwire"
 )
 
-// appendRequest appends req's head in the form for an origin server (RFC 9112, section 3) and returns the framing of its
-// body: its length, httpwire.Chunked, or 0 without one. It refuses values that would become headers.
+// requests are the memory of describe.
+var requests = sync.Pool{New: func() any { return &httpwire.Request{} }}
+
+// describe reads what req, which came by HTTP/1 in that minor version or later, asks for, by the rules of package httpwire.
+// The result's Fields have those that httpwire knows, without the body's framing; its Target is not req's. freeRequest takes
+// it back.
+func describe(req *http.Request, minor int) (*httpwire.Request, error) {
+	r := requests.Get().(*httpwire.Request)
+	method := cmp.Or(req.Method, http.MethodGet)
+	*r = httpwire.Request{Method: bytesOf(method), Target: bytesOf("/"), Minor: minor, Fields: r.Fields[:0]}
+	for name, values := range req.Header {
+		switch known := httpwire.Classify(name); {
+		case known == httpwire.Host, known == httpwire.ContentLength, known == httpwire.TransferEncoding:
+		case known == httpwire.Other && !httpwire.MakesIdempotent(name):
+		default:
+			for _, v := range values {
+				r.Fields = append(r.Fields, httpwire.Field{Name: bytesOf(name), Value: bytesOf(v), Known: known})
+			}
+		}
+	}
+	if err := r.Complete(); err != nil {
+		freeRequest(r)
+		return nil, fmt.Errorf("%w: %w", ErrInvalidRequest, err)
+	}
+	switch r.Length = req.ContentLength; {
+	case req.Body == nil || req.Body == http.NoBody:
+		r.Length = 0
+	case r.Length <= 0 || len(req.Trailer) > 0:
+		r.Length = httpwire.Chunked
+	}
+	return r, nil
+}
+
+// freeRequest takes the memory of describe back; nil = none.
+func freeRequest(r *httpwire.Request) {
+	if r != nil {
+		clear(r.Fields)
+		requests.Put(r)
+	}
+}
+
+// asks is what the exchange keeps of a described request.
+type asks struct {
+	upgrade    string // the protocols to which the server may switch; "" = none
+	closes     bool   // the connection ends with the response
+	waits      bool   // for "100 Continue", before the body
+	auth       bool   // it logs in the connection
+	idempotent bool   // it may be sent again although a server may have seen it
+}
+
+// asks returns what the exchange must know of its request, which r describes. A forwarder decides itself about the
+// connection to the server, and withholds fields about it.
+func (x *exchange) asks(r *httpwire.Request) asks {
+	a := asks{waits: r.Expects(), auth: r.ConnectionAuth, idempotent: r.Idempotent()}
+	if x.p != nil {
+		a.upgrade = x.p.upgradeTo()
+		return a
+	}
+	a.upgrade, a.closes = view(r.Upgrade), r.Close || x.req.Close
+	a.auth = a.auth || slices.ContainsFunc(x.req.Header["Proxy-Authorization"], httpwire.ConnectionAuth[string])
+	return a
+}
+
+// appendRequest appends the exchange's request head in the form for an origin server (RFC 9112, section 3). It refuses
+// values that would become headers.
 //
-// Fields of the connection are written from req's own fields, never copied from req.Header: Host, Content-Length,
-// Transfer-Encoding, Trailer, Connection, Keep-Alive, Proxy-Connection and Upgrade. As with net/http, "Connection:
-// Upgrade" and an Upgrade field in the header ask for an upgrade. For a forwarded request, p decides about upgrades.
-func appendRequest(dst []byte, req *http.Request, p *passage) ([]byte, int64, error) {
-	method := req.Method
-	if method == "" {
-		method = http.MethodGet
-	}
-	if !httpwire.ValidToken(method) || method == http.MethodConnect {
-		return dst, 0, fmt.Errorf("%w: method %.40q", ErrInvalidRequest, req.Method)
-	}
-	host := req.Host
-	if host == "" {
-		host = req.URL.Host
-	}
+// Fields of the connection are written from r, which describes the request, and never copied from its Header: Host,
+// Content-Length, Transfer-Encoding, Trailer, Connection, Keep-Alive, Proxy-Connection, TE and Upgrade. As with net/http,
+// "Connection: Upgrade" and an Upgrade field in the header ask for an upgrade.
+func (x *exchange) appendRequest(dst []byte, r *httpwire.Request) ([]byte, error) {
+	req := x.req
+	host := cmp.Or(req.Host, req.URL.Host)
 	target := req.URL.RequestURI()
-	if !validTarget(target) || !httpwire.ValidHost(host) {
-		return dst, 0, fmt.Errorf("%w: target %.80q of host %.80q", ErrInvalidRequest, target, host)
+	switch {
+	case string(r.Method) == http.MethodConnect:
+		return dst, fmt.Errorf("%w: method CONNECT", ErrInvalidRequest)
+	case !validTarget(target) || !httpwire.ValidHost(host):
+		return dst, fmt.Errorf("%w: target %.80q of host %.80q", ErrInvalidRequest, target, host)
 	}
-	dst = append(dst, method...)
+	dst = append(dst, r.Method...)
 	dst = append(dst, ' ')
 	dst = append(dst, target...)
 	dst = append(dst, " HTTP/1.1\r\nHost: "...)
 	dst = append(dst, host...)
 	dst = append(dst, crlf...)
 	var err error
-	if p != nil {
-		dst, err = p.appendFields(dst)
+	if x.p != nil {
+		dst, err = x.p.appendFields(dst)
 	} else {
 		dst, err = appendFields(dst, req.Header, connectionField)
 	}
-	if err != nil {
-		return dst, 0, err
+	if err == nil && !httpwire.ValidValue(x.asked.upgrade) {
+		err = fmt.Errorf("%w: Upgrade %.60q", ErrInvalidRequest, x.asked.upgrade)
 	}
-	dst, length := appendFraming(dst, req)
-	dst, err = appendConnection(dst, askedFor(req, p), p == nil && wantsClose(req))
-	return append(dst, crlf...), length, err
+	if err != nil {
+		return dst, err
+	}
+	dst = appendFraming(dst, r, req.Trailer)
+	dst = httpwire.AppendConnection(dst, r.Trailers, x.asked.upgrade, x.asked.closes)
+	return append(dst, crlf...), nil
 }
 
 // appendFields appends every field that skip does not name.
@@ -87,46 +149,38 @@ func appendField(dst []byte, name string, values []string) ([]byte, error) {
 // connectionField names the fields that appendRequest writes itself, ignoring case: a header map may hold any spelling.
 func connectionField(name string) bool {
 	switch len(name) {
-	case len("Host"), len("Connection"), len("Transfer-Encoding"), len("Content-Length"), len("Proxy-Connection"),
+	case len("Te"), len("Host"), len("Connection"), len("Transfer-Encoding"), len("Content-Length"), len("Proxy-Connection"),
 		len("Trailer"): // also "Upgrade"; Keep-Alive is as long as Connection
 	default:
 		return false
 	}
 	switch textproto.CanonicalMIMEHeaderKey(name) {
 	case "Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Keep-Alive", "Proxy-Connection",
-		"Upgrade":
+		"Te", "Upgrade":
 		return true
 	}
 	return false
 }
 
-func appendFraming(dst []byte, req *http.Request) ([]byte, int64) {
-	length := req.ContentLength
+// appendFraming appends the fields that delimit the body, and the names of the trailers.
+func appendFraming(dst []byte, r *httpwire.Request, trailer http.Header) []byte {
 	switch {
-	case req.Body == nil || req.Body == http.NoBody:
-		length = 0
-	case length <= 0 || len(req.Trailer) > 0:
-		length = httpwire.Chunked
-	}
-	switch {
-	case length == httpwire.Chunked:
+	case r.Length == httpwire.Chunked:
 		dst = append(dst, "Transfer-Encoding: chunked\r\n"...)
-		if names := trailerNames(req.Trailer); len(names) > 0 {
-			dst = append(dst, "Trailer: "...)
-			for i, name := range names {
-				if i > 0 {
-					dst = append(dst, ", "...)
-				}
-				dst = append(dst, name...)
+		for i, name := range trailerNames(trailer) {
+			if i == 0 {
+				dst = append(dst, "Trailer: "...)
+			} else {
+				dst = append(dst[:len(dst)-len(crlf)], ", "...)
 			}
-			dst = append(dst, crlf...)
+			dst = append(append(dst, name...), crlf...)
 		}
-	case length > 0 || httpwire.StatesLength(req.Method):
+	case r.Length > 0 || httpwire.StatesLength(r.Method):
 		dst = append(dst, "Content-Length: "...)
-		dst = strconv.AppendInt(dst, length, 10)
+		dst = strconv.AppendInt(dst, r.Length, 10)
 		dst = append(dst, crlf...)
 	}
-	return dst, length
+	return dst
 }
 
 // trailerNames lists the trailers that may be sent, sorted.
@@ -141,34 +195,7 @@ func trailerNames(trailer http.Header) []string {
 	return names
 }
 
-func appendConnection(dst []byte, proto string, closes bool) ([]byte, error) {
-	if proto != "" {
-		if !httpwire.ValidValue(proto) {
-			return dst, fmt.Errorf("%w: Upgrade %.60q", ErrInvalidRequest, proto)
-		}
-		dst = append(dst, "Connection: Upgrade\r\nUpgrade: "...)
-		dst = append(dst, proto...)
-		return append(dst, crlf...), nil
-	}
-	if closes {
-		dst = append(dst, "Connection: close\r\n"...)
-	}
-	return dst, nil
-}
-
-// askedFor returns the protocol that the request asks to switch to; "" = none.
-func askedFor(req *http.Request, p *passage) string {
-	if p != nil {
-		return p.upgradeTo
-	}
-	return upgradeOf(req.Header)
-}
-
-func wantsClose(req *http.Request) bool {
-	return req.Close || hasToken(req.Header["Connection"], "close")
-}
-
-// upgradeOf returns the protocol that a header asks or agrees to switch to; "" = none.
+// upgradeOf returns the protocol that a response agrees to switch to; "" = none.
 func upgradeOf(header http.Header) string {
 	if up := header["Upgrade"]; len(up) == 1 && hasToken(header["Connection"], "upgrade") {
 		return up[0]
@@ -183,19 +210,6 @@ func validTarget(s string) bool {
 		}
 	}
 	return s != "" && (s[0] == '/' || s == "*")
-}
-
-// idempotent reports whether req may be sent again although a server may have seen it.
-func idempotent(req *http.Request) bool {
-	if req.Method == "" || httpwire.Idempotent(req.Method) {
-		return true
-	}
-	for name := range req.Header {
-		if httpwire.MakesIdempotent(name) {
-			return true
-		}
-	}
-	return false
 }
 
 var errRequestNil = errors.New("nil URL")

@@ -1,6 +1,7 @@
 package httppool
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -21,11 +22,11 @@ var _ io.ReadWriteCloser = (*upgraded)(nil)
 
 // switchProtocols hands the connection out if the server agrees to the requested protocol.
 func (x *exchange) switchProtocols() (*http.Response, error) {
-	if err := httpwire.CheckSwitch(askedFor(x.req, x.p), upgradeOf(x.head.header), hasToken(x.head.header["Connection"], "upgrade")); err != nil {
-		return nil, x.fail("receive", malformed{err})
+	if err := httpwire.CheckSwitch(x.asked.upgrade, upgradeOf(x.head.header), hasToken(x.head.header["Connection"], "upgrade")); err != nil {
+		return nil, x.fail("receive", err)
 	}
 	if !x.uploadFinished() {
-		return nil, x.fail("receive", malformed{fmt.Errorf("101 before the request's body was read")})
+		return nil, x.fail("receive", fmt.Errorf("%w: 101 before the request's body was read", httpwire.ErrMalformed))
 	}
 	if x.stop != nil && !x.stop() {
 		return nil, x.fail("receive", net.ErrClosed) // the context has ended
@@ -58,6 +59,17 @@ func (u *upgraded) Read(p []byte) (int, error) {
 		return u.x.conn.nc.Read(p)
 	}
 	return n, nil
+}
+
+// ahead takes the bytes that came with the head.
+func (u *upgraded) ahead() []byte {
+	if u.rd == nil {
+		return nil
+	}
+	b := bytes.Clone(u.rd.bytes())
+	putReader(u.rd)
+	u.rd = nil
+	return b
 }
 
 func (u *upgraded) Write(p []byte) (int, error) { return u.x.conn.nc.Write(p) }

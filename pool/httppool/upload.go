@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -40,7 +41,7 @@ var errAbandoned = errors.New("the exchange is over")
 func (x *exchange) startUpload(length int64) {
 	x.uploaded = make(chan struct{})
 	var proceed chan bool
-	if hasToken(x.req.Header["Expect"], "100-continue") {
+	if x.asked.waits {
 		proceed = make(chan bool, 1)
 		x.proceed, x.missing100 = proceed, true
 	}
@@ -65,8 +66,8 @@ func (x *exchange) runUpload(length int64, proceed <-chan bool) {
 		x.upload = uploadFailed
 	}
 	x.mu.Unlock()
-	if errors.Is(err, ErrRequestBody) {
-		_ = x.conn.close() // the request cannot be completed
+	if errors.Is(err, ErrRequestBody) || errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = x.conn.close() // the request cannot be completed, or the server reads nothing
 		return
 	}
 	if err == nil {
