@@ -169,7 +169,7 @@ func (t *tunnel) start(src, dst fiber.Stream, srcGone, dstGone error, moved func
 		defer t.running.Done()
 		switch {
 		case errors.Is(writeErr, fiber.ErrPanicked):
-			t.fail(errPanicked)
+			t.reset(errPanicked)
 		case readErr == io.EOF:
 			if whole.Store(true); whole == &t.serverWhole {
 				t.endedBy.CompareAndSwap(nil, &sideClient)
@@ -247,8 +247,8 @@ func (t *tunnel) unwatch() {
 	t.ended.Do(func() {})
 }
 
-// reset is fail after one side has failed. The other one must not take what it got for the whole, unless it is: then a
-// reset could cost it what it has not read.
+// reset is fail after one side, or the proxy itself, has failed. A side must not take what it got for the whole, unless it is: then a reset
+// could cost it what it has not read.
 func (t *tunnel) reset(err error) { t.end(err, true) }
 
 // fail ends both directions; the first call, or that of reset, sets the error.
