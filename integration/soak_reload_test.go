@@ -59,6 +59,10 @@ upstreams:
 		end()
 	}
 	g.awaitFootprint(before)
+	m := g.scrape()
+	if n := m.sum("headpond_engine_fiber_panics_total") + m.sum("headpond_listener_errors_total", `reason="internal"`); n > 0 {
+		t.Errorf("%v sessions panicked", n)
+	}
 }
 
 // noFailure wraps an operation that must not fail.
