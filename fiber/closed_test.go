@@ -236,13 +236,12 @@ func TestWaitReadableForOnAClosedConnection(t *testing.T) {
 // The address of a listener that a goroutine has closed is free, also while its Accept was waiting.
 func TestClosedListenerFreesItsAddress(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
-		address := "127.0.0.1:0"
+		address := conntest.FreeAddress(t) // no connection of another process takes it between two listeners
 		for range 50 {
 			l, err := e.Listen("tcp", address)
 			if err != nil {
 				t.Fatal(err)
 			}
-			address = l.Addr().String()
 			accepted := make(chan error, 1)
 			go func() {
 				accepted <- fiber.Serve(l, func(c net.Conn) { _ = c.Close() })

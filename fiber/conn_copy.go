@@ -72,7 +72,9 @@ func (k *copying) ended() bool { return k.readErr != nil || k.writeErr != nil }
 // splice moves bulk within the kernel, on a fiber, until data no longer comes in bulk. It returns the result of
 // over.
 func (k *copying) splice() bool {
-	k.window.take()
+	if !k.c.closed { // while the fiber waited to start; its descriptor may belong to another connection already
+		k.window.take()
+	}
 	k.readErr, k.writeErr = k.c.spliceTo(k.loop, k.d, k.moved, k.spliced)
 	if errors.Is(k.readErr, errors.ErrUnsupported) {
 		k.readErr, k.canSplice = nil, false

@@ -2,6 +2,7 @@ package httpproxy_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/headpond/headpond/httpproxy"
@@ -104,6 +106,25 @@ func TestPanicOfAServersConnection(t *testing.T) {
 				wantFields(t, lines.fields(), map[string]any{"status": 200})
 			})
 		}
+	}
+}
+
+// TestPanicInATunnel resets the client's connection: a clean end would make what has come look like the whole.
+func TestPanicInATunnel(t *testing.T) {
+	var left atomic.Int64
+	dial := func(ctx context.Context, endpoint string) (net.Conn, error) {
+		c, err := enginetest.Dial(ctx, endpoint)
+		return bomb{c, &left, nil}, err
+	}
+	p := startProxy(t, routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial}, serveUpgrade(t, echo))))
+	c, br := dialUpgrade(t, p.addr, "")
+	if _, err := io.ReadFull(br, make([]byte, len("greeting "))); err != nil {
+		t.Fatal(err)
+	}
+	left.Store(1)
+	_, _ = io.WriteString(c, "x")
+	if _, err := br.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the client sees %v, want a reset", err)
 	}
 }
 

@@ -409,6 +409,9 @@ func (s *session) awaitRequest() bool {
 		}
 	}
 	n, err := s.client.fill()
+	if errors.Is(err, os.ErrDeadlineExceeded) && s.hasComeInTime() {
+		n, err = s.client.fill()
+	}
 	if !s.state.CompareAndSwap(sessionIdle, sessionBusy) {
 		return false // interrupted
 	}
@@ -417,6 +420,17 @@ func (s *session) awaitRequest() bool {
 		s.noteTLS("TLS error", err)
 	}
 	return err == nil
+}
+
+// hasComeInTime reports whether a request has begun to come before the deadline was noticed, and gives it time for its head. On
+// a machine that stood still, or is starved, the session may be the one that is late. To close the connection then would cost
+// the client a request that it has sent in time, without an answer.
+func (s *session) hasComeInTime() bool {
+	if state := s.client.conn.State(); state != fiber.Pending && state != fiber.Closing {
+		return false
+	}
+	_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader))
+	return true
 }
 
 // interrupt ends the wait of an idle session. Any goroutine may call it once a drain has begun.

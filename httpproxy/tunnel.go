@@ -155,7 +155,7 @@ func (t *tunnel) start(src, dst fiber.Stream, toServer bool, moved func(int)) {
 		defer t.part()
 		defer t.running.Done()
 		if errors.Is(writeErr, fiber.ErrPanicked) {
-			t.Fail(errPanicked)
+			t.Reset(errPanicked)
 			return
 		}
 		by := &sideServer

@@ -33,7 +33,7 @@ func TestSoakReloads(t *testing.T) {
 		return fmt.Sprintf(`listeners:
   - {name: web, protocol: http, listen: %q, http: {routes: [{path: /, upstream: api%s%s}]}}
 upstreams:
-  api: {endpoints: [%q], pool: {max_size: %d}}
+  api: {endpoints: [%q], connect_timeout: 30s, pool: {max_size: %d, acquire_timeout: 30s}}
 `, web, []string{"", ", compress: {}"}[i%2], []string{"", ", mirror: api"}[i/2%2], backend.Listener.Addr(), 64+i%3)
 	}
 	g := startGateway(t, config(0), verbose)
@@ -59,6 +59,10 @@ upstreams:
 		end()
 	}
 	g.awaitFootprint(before)
+	m := g.scrape()
+	if n := m.sum("headpond_engine_fiber_panics_total") + m.sum("headpond_listener_errors_total", `reason="internal"`); n > 0 {
+		t.Errorf("%v sessions panicked", n)
+	}
 }
 
 // noFailure wraps an operation that must not fail.

@@ -95,7 +95,7 @@ func (t *Tunnel) Ended(toServer bool, src, dst interface{ CloseWrite() error }, 
 	return false
 }
 
-// Reset is Fail after one side has failed. The other one must not take what it got for the whole, unless it is: then a
+// Reset is Fail after one side, or the proxy itself, has failed. A side must not take what it got for the whole, unless it is: then a
 // reset could cost it what it has not read.
 func (t *Tunnel) Reset(err error) { t.end(err, true) }
 
