@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -114,6 +115,10 @@ func (r *reader) block(s *source, inner bool) (all []*directive, err error) {
 			return all, nil
 		case len(words) == 0:
 			return nil, Problem{s.at, fmt.Sprintf("%q is not expected here", special)}
+		case special == '{' && isLua(words[0]):
+			if err := s.skipLua(); err != nil {
+				return nil, Problem{s.at, err.Error()}
+			}
 		case special == '{':
 			if s.depth++; s.depth > maxDepth {
 				return nil, Problem{s.at, "too many blocks within each other"}
@@ -191,6 +196,32 @@ func (s *source) next() (word *string, special byte, err error) {
 		}
 	}
 	return nil, 0, nil
+}
+
+// isLua reports whether a directive's block is a program of OpenResty's, not directives.
+func isLua(name string) bool { return strings.HasSuffix(name, "_by_lua_block") }
+
+// luaOpaque matches what may have braces in Lua that are none of its own: comments and texts.
+var luaOpaque = regexp.MustCompile(`(?s)\A(?:--\[\[.*?\]\]|\[\[.*?\]\]|--[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')`)
+
+// skipLua goes to the end of a block of Lua.
+func (s *source) skipLua() error {
+	for depth := 1; s.i < len(s.text); {
+		n := 1
+		switch c := s.text[s.i]; c {
+		case '{':
+			depth++
+		case '}':
+			depth--
+		case '-', '[', '"', '\'':
+			n = max(n, len(luaOpaque.FindString(s.text[s.i:])))
+		}
+		s.at.Line += strings.Count(s.text[s.i:s.i+n], "\n")
+		if s.i += n; depth == 0 {
+			return nil
+		}
+	}
+	return errors.New("the file ends within a block of Lua")
 }
 
 // word reads a word, in quotes or not.
