@@ -27,9 +27,9 @@ func TestGRPCurl(t *testing.T) {
 	healthgrpc.RegisterHealthServer(s, health.NewServer())
 	reflection.Register(s)
 	server := conntest.Run(t, conntest.Listen(t), s.Serve, s.Stop)
-	dir, clear, secure := t.TempDir(), address(t), address(t)
+	dir, plaintext, secure := t.TempDir(), address(t), address(t)
 	issue(t, dir, "ca", "web")
-	startGateway(t, strings.Replace(grpcConfig(clear, server), "upstreams:\n",
+	startGateway(t, strings.Replace(grpcConfig(plaintext, server), "upstreams:\n",
 		"  - {name: secure, protocol: http, listen: \""+secure+"\", upstream: api, tls: {cert: "+dir+"/ca-web.crt, key: "+dir+"/ca-web.key}}\nupstreams:\n", 1))
 	const service = "grpc.testing.TestService"
 	for _, args := range [][]string{
@@ -64,7 +64,7 @@ func TestGRPCurl(t *testing.T) {
 		if strings.Contains(want, "connect") || want == "" {
 			t.Errorf("%q straight: %q", args, want)
 		}
-		for name, got := range map[string]string{"clear text": see("-plaintext", clear), "TLS": see("-insecure", secure)} {
+		for name, got := range map[string]string{"clear text": see("-plaintext", plaintext), "TLS": see("-insecure", secure)} {
 			if got != want {
 				t.Errorf("%q, %s: %.300q, straight %.300q", args, name, got, want)
 			}

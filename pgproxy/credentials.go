@@ -24,11 +24,16 @@ func (e methodError) Unwrap() error { return e.error }
 var errCleartext = methodError{errors.New("it asks for the password in clear text on a connection without TLS: " +
 	"set tls for the upstream, or let the server use scram-sha-256")}
 
+// unset reports whether the upstream's login has no password. PostgreSQL accepts no empty one, and would only say that it is wrong.
+func (c *credentials) unset() bool { return c.cfg.LoginAs == AsUpstream && c.cfg.Password == "" }
+
 // cleartext returns the password, for a server that asks for it. safe says that nobody can read it on its way.
 func (c *credentials) cleartext(safe bool) (string, error) {
 	switch {
 	case !safe && !c.cfg.AllowCleartext:
 		return "", errCleartext
+	case c.unset():
+		return "", c.refusal(noPassword, hintUnset)
 	case c.cfg.LoginAs == AsUpstream:
 		return c.cfg.Password, nil
 	case c.secret == nil || c.secret.password == "":
@@ -40,6 +45,8 @@ func (c *credentials) cleartext(safe bool) (string, error) {
 // md5 returns the answer to a request for md5.
 func (c *credentials) md5(salt [4]byte) (string, error) {
 	switch {
+	case c.unset():
+		return "", c.refusal(noPassword, hintUnset)
 	case c.cfg.LoginAs == AsUpstream:
 		return pgwire.MD5Response(pgwire.MD5Secret(c.cfg.User, c.cfg.Password), salt), nil
 	case c.secret == nil || c.secret.md5 == "":
@@ -57,6 +64,8 @@ func (c *credentials) begin(offered []string, binding []byte) (mechanism string,
 		return "", nil, errNotBound
 	}
 	switch {
+	case c.unset():
+		return "", nil, c.refusal(noPassword, hintUnset)
 	case c.cfg.LoginAs == AsUpstream:
 		c.scram = pgwire.NewScramClient(c.cfg.Password)
 	case c.secret == nil || c.secret.password == "" && c.secret.keys.IsZero():
@@ -99,8 +108,12 @@ const (
 	hintTrust    = "Have the gateway's listener ask for passwords, by users_file or auth_query, or let the server trust the gateway. For methods cert and peer users_file may have the user's password."
 	hintScram    = "Let users_file or auth_query of the gateway's listener have the user's password or the SCRAM-SHA-256 secret of pg_authid.rolpassword."
 	hintPassword = "Let users_file of the gateway's listener have the user's password, or let the server use scram-sha-256."
+	hintUnset    = "Set password in the upstream's postgres section, or the environment variable or file that it names, and reload or restart the gateway."
 	hintSecret   = "Copy the secret from pg_authid.rolpassword of this server again, or use auth_query: a password that is set again, or on another server, has another secret."
 )
+
+// noPassword is why the gateway does not log in as the user of an upstream without a password.
+const noPassword = "the server asks for a password, and the upstream has none"
 
 // refusal is the error about a login for which the gateway lacks what the server asks for. To the client it is an error
 // of the server.

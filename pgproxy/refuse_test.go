@@ -316,6 +316,11 @@ func TestServerAuthentication(t *testing.T) {
 		if sqlstate(err) != "28P01" || !has(err.Error(), "password authentication failed for user") || has(err.Error(), "not it") || !has(hint(err), "user and password of this upstream") {
 			t.Errorf("%s: wrong password of the gateway: %v", auth, err)
 		}
+		unset := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Password = "" })
+		_, err = pgx.Connect(t.Context(), unset.dsn(""))
+		if sqlstate(err) != "28P01" || !has(err.Error(), "the server asks for a password, and the upstream has none") || !has(hint(err), "environment variable") {
+			t.Errorf("%s: no password of the gateway: %v, hint %q", auth, err, hint(err))
+		}
 	}
 }
 

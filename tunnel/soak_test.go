@@ -84,12 +84,12 @@ func newSoak(t testing.TB) *soak {
 	k := &soak{t: t, weather: &weather{}, target: conntest.Serve(t, conntest.Echo), progress: make(chan struct{}, 1)}
 	k.e = start(t, options{
 		server: func(c *tunnel.ServerConfig) {
-			allow(k.target)(c)
+			c.Policy = patientPolicy(k.target)
 			c.ResumeWindow = time.Minute
 			k.far = *c
 		},
 		client: func(c *tunnel.ClientConfig) {
-			c.Sessions, c.Policy = 2, policy(k.target)
+			c.Sessions, c.Policy = 2, patientPolicy(k.target)
 			dial := c.Dial
 			c.Dial = func(ctx context.Context, address string) (net.Conn, error) {
 				conn, err := dial(ctx, address)
@@ -108,6 +108,13 @@ func newSoak(t testing.TB) *soak {
 	return k
 }
 
+// patientPolicy allows connections to take as long as they may on a machine that is too busy to accept them.
+func patientPolicy(rules ...string) tunnel.Policy {
+	p := policy(rules...)
+	p.Timeout = 30 * time.Second
+	return p
+}
+
 // disturb does one thing that must not matter, or, each eighth time, ends the sessions.
 func (k *soak) disturb(r *rand.Rand, i int) {
 	switch i % 8 {
@@ -115,7 +122,7 @@ func (k *soak) disturb(r *rand.Rand, i int) {
 		k.weather.slow.Store(int64(r.IntN(3)) * int64(time.Millisecond))
 	case 3: // a reload
 		k.far.MaxStreams = 1000 + r.IntN(100)
-		if err := errors.Join(k.server.Load().Update(k.far), k.e.client.SetPolicy(policy(k.target, "127.0.0.1:1"))); err != nil {
+		if err := errors.Join(k.server.Load().Update(k.far), k.e.client.SetPolicy(patientPolicy(k.target, "127.0.0.1:1"))); err != nil {
 			k.t.Error(err)
 		}
 	case 7: // no session survives that

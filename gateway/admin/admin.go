@@ -79,10 +79,11 @@ func New(cfg Config) (http.Handler, error) {
 	h := &handler{cfg}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", h.dashboard)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+	metrics := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog:      slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
 		ErrorHandling: promhttp.ContinueOnError, // one bad series must not hide the others
-	}))
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { metrics.ServeHTTP(leaving{w}, r) })
 	mux.HandleFunc("GET /livez", h.livez)
 	mux.HandleFunc("GET /healthz", h.livez)
 	mux.HandleFunc("GET /readyz", h.readyz)
@@ -116,6 +117,14 @@ func New(cfg Config) (http.Handler, error) {
 		post("/api/v1/profile", "the program can be profiled", h.profile)
 	}
 	return h.guard(mux), nil
+}
+
+// leaving hides that a client has left: promhttp would log that again for each metric that it has still to write.
+type leaving struct{ http.ResponseWriter }
+
+func (w leaving) Write(p []byte) (int, error) {
+	_, _ = w.ResponseWriter.Write(p)
+	return len(p), nil
 }
 
 // guard checks the host and sets the headers of every answer.

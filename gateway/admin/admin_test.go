@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,7 +63,9 @@ func newHandler(t *testing.T, cfg admin.Config) http.Handler {
 	if cfg.Snapshot == nil {
 		cfg.Snapshot = snapshot
 	}
-	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
 	h, err := admin.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -201,6 +205,21 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 }
+
+// TestScraperLeaves: one that reads only a part of the metrics, such as `curl | head`, is not worth a line in the log for each other one.
+func TestScraperLeaves(t *testing.T) {
+	var log bytes.Buffer
+	h := newHandler(t, admin.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	h.ServeHTTP(left{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	if log.Len() > 0 {
+		t.Errorf("the log has\n%s", &log)
+	}
+}
+
+// left is the response to a client that has left.
+type left struct{ http.ResponseWriter }
+
+func (left) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
 func TestHostOfAnotherNameIsRefused(t *testing.T) {
 	local, open := newHandler(t, admin.Config{LocalOnly: true}), newHandler(t, admin.Config{})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -9,10 +10,12 @@ import (
 )
 
 // peersDemo is `headpond demo -peers`; nil: the program is linked without peers.
-var peersDemo func(stdout, stderr io.Writer, portOffset int) error
+var peersDemo func(stdout, stderr io.Writer, version string, portOffset int) error
 
 // RegisterPeersDemo makes run the demo of nodes, `headpond demo -peers`. run returns when a signal has ended it. Call it in an init function.
-func RegisterPeersDemo(run func(stdout, stderr io.Writer, portOffset int) error) { peersDemo = run }
+func RegisterPeersDemo(run func(stdout, stderr io.Writer, version string, portOffset int) error) {
+	peersDemo = run
+}
 
 // runPeersDemo runs that demo. alone reports whether the flags are those that it has.
 func runPeersDemo(e env, portOffset int, alone bool) int {
@@ -24,8 +27,11 @@ func runPeersDemo(e env, portOffset int, alone bool) int {
 		_, _ = fmt.Fprintln(e.stderr, "headpond demo: -peers goes with -port-offset only")
 		return exitUsage
 	}
-	if err := peersDemo(e.stdout, e.stderr, portOffset); err != nil {
+	if err := peersDemo(e.stdout, e.stderr, version, portOffset); err != nil {
 		_, _ = fmt.Fprintln(e.stderr, "headpond:", err)
+		if errors.Is(err, gateway.ErrListen) {
+			_, _ = fmt.Fprintln(e.stderr, "headpond: try other ports: headpond demo -peers -port-offset 1000")
+		}
 		return exitProblem
 	}
 	return exitOK

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -119,8 +120,8 @@ func convert(path string, port int, passwords string) (*pgbouncerini.Result, err
 // readBounded reads a file, up to a size that none of PgBouncer's has.
 func readBounded(path string) ([]byte, error) {
 	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
+		return nil, fmt.Errorf("cannot read %q: %w", path, failed.Err)
 	}
 	defer func() { _ = f.Close() }()
 	return io.ReadAll(io.LimitReader(f, pgbouncerini.MaxFileBytes+1))

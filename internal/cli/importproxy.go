@@ -64,7 +64,7 @@ const notReady = "headpond import: the result does not pass check yet: mend what
 func convertProxy(kind, path, passwords string) (*proxyconf.Gateway, error) {
 	text, err := readBounded(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	full, err := filepath.Abs(path)
 	if err == nil && passwords != "" {

@@ -169,9 +169,9 @@ func dispatch(e env, args []string) int {
 func usage(w io.Writer) {
 	_, _ = fmt.Fprintf(w, "Headpond %s: a connection-pooling gateway for TCP, HTTP, PostgreSQL and SQLite.\n\nUsage: headpond COMMAND [FLAGS] [ARGUMENTS]\n\n", version)
 	for _, c := range commands {
-		_, _ = fmt.Fprintf(w, "  %-20s %s\n", c.name+" "+c.args, c.about)
+		_, _ = fmt.Fprintf(w, "  %-22s %s\n", c.name+" "+c.args, c.about)
 	}
-	_, _ = fmt.Fprintln(w, "\n\"headpond help COMMAND\" prints a command's flags. Exit codes: 0 done, 1 a problem, 2 wrong usage.")
+	_, _ = fmt.Fprintln(w, "\n\"headpond help COMMAND\" prints a command's flags. Exit codes: 0 done, 1 a problem, 2 wrong usage; 3 of import: something has no equal.")
 }
 
 func help(e env, _ []string) int {

@@ -69,6 +69,15 @@ func (r *Reports) Add(at Position, name string, fate Fate, format string, args .
 	}
 }
 
+// Lost returns the text of an error, and below it the first directives without an equal: a misspelt one may be its cause.
+func (r *Reports) Lost(text string) string {
+	lost := r.Sorted(Missing)
+	for _, report := range lost[:min(len(lost), 10)] {
+		text += "\n" + report.String()
+	}
+	return text
+}
+
 // clean makes a text of the file one short line.
 func clean(text string) string {
 	text = strings.Map(func(c rune) rune {

@@ -47,13 +47,13 @@ upstreams:
 
 // runDemo runs three nodes until a signal: one with a peers listener, and two with a mock language
 // model each. The third node can be reached only through the first.
-func runDemo(stdout, stderr io.Writer, offset int) (err error) {
+func runDemo(stdout, stderr io.Writer, version string, offset int) (err error) {
 	dir, err := os.MkdirTemp("", "headpond-peers-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	d := &demo{dir: dir, out: stderr}
+	d := &demo{dir: dir, out: stderr, version: version}
 	defer d.close()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -61,7 +61,7 @@ func runDemo(stdout, stderr io.Writer, offset int) (err error) {
 		return err
 	}
 	api := fmt.Sprintf("http://127.0.0.1:%d/v1/service/llm/v1/chat/completions", demoAPI+offset)
-	_, _ = fmt.Fprintf(stdout, `Three nodes run here. Ask a language model beside the second, and one beside the third, which is reached through the first:
+	_, _ = fmt.Fprintf(stdout, `Three nodes run here; Ctrl-C ends them. Ask a language model beside the second, and one beside the third, which is reached through the first:
 
   curl -N %[1]s -d '{"model": "direct", "stream": true, "messages": []}'
   curl -N %[1]s -d '{"model": "relayed", "stream": true, "messages": []}'
@@ -74,9 +74,10 @@ The first one's dashboard is http://127.0.0.1:%[2]d/, and its table: headpond pe
 
 // demo is the running demo.
 type demo struct {
-	dir    string
-	out    io.Writer
-	closes []func()
+	dir     string
+	out     io.Writer
+	version string
+	closes  []func()
 }
 
 // close stops the demo's parts in reverse order.
@@ -142,17 +143,21 @@ func (d *demo) gateway(name, text string) (*gateway.Gateway, error) {
 	}
 	log := slog.New(slog.NewTextHandler(d.out, &slog.HandlerOptions{Level: slog.LevelWarn})).With("gateway", name)
 	started := make(chan struct{})
-	g, err := gateway.New(cfg, gateway.Options{Logger: log, Started: func() { close(started) }})
+	g, err := gateway.New(cfg, gateway.Options{Logger: log, Version: d.version, Started: func() { close(started) }})
 	if err != nil {
 		return nil, err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(context.Background()) }()
+	select {
+	case err := <-ended:
+		return nil, err
+	case <-started:
+	}
 	d.closes = append(d.closes, func() {
 		g.Close()
 		<-ended //nolint:errcheck // the demo is over
 	})
-	<-started
 	return g, nil
 }
 

@@ -42,6 +42,11 @@ func TestDemo(t *testing.T) {
 	if asked != 2 {
 		t.Errorf("%d lines with curl", asked)
 	}
+	second := exec.Command(os.Args[0], "demo", "-peers", "-port-offset", strconv.Itoa(offset))
+	second.Env = cmd.Env
+	if text, err := second.CombinedOutput(); err == nil || !strings.Contains(string(text), "-port-offset 1000") {
+		t.Errorf("with the ports of another demo: %v\n%s", err, text)
+	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func Convert(path string, text []byte, opt Options) (*proxyconf.Gateway, error) 
 		}
 	}
 	if len(c.out.Listeners) == 0 {
-		return nil, Problem{proxyconf.Position{File: path, Line: 1}, "no frontend or listen that the gateway could serve; is this a configuration of HAProxy?"}
+		return nil, Problem{proxyconf.Position{File: path, Line: 1}, c.out.Reports.Lost("no frontend or listen that the gateway could serve; is this a configuration of HAProxy?")}
 	}
 	return c.out, nil
 }

@@ -185,6 +185,7 @@ func TestRefused(t *testing.T) {
 		"frontend f\n log \"${A[*]}\"\n":          "haproxy.cfg:2:",
 		"frontend f\n log \"a\\xzz\"\n":           "haproxy.cfg:2:",
 		"frontend f\n bind :1-250\n server x y\n": "no frontend",
+		"frontend f\n bnid :80\n":                 "haproxy.cfg:2: bnid: NOT SUPPORTED",
 	} {
 		if _, _, err := checked(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)

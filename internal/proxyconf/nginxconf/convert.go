@@ -90,7 +90,7 @@ func Convert(path string, text []byte, opt Options) (*proxyconf.Gateway, error) 
 		c.stream(scope{main, stream})
 	}
 	if len(c.out.Listeners) == 0 {
-		return nil, Problem{main.at, "no server that the gateway could serve; is this a configuration of nginx?"}
+		return nil, Problem{main.at, c.out.Reports.Lost("no server that the gateway could serve; is this a configuration of nginx?")}
 	}
 	return c.out, nil
 }

@@ -114,6 +114,10 @@ func (r *reader) block(s *source, inner bool) (all []*directive, err error) {
 			return all, nil
 		case len(words) == 0:
 			return nil, Problem{s.at, fmt.Sprintf("%q is not expected here", special)}
+		case special == '{' && isLua(words[0]):
+			if err := s.skipLua(); err != nil {
+				return nil, Problem{s.at, err.Error()}
+			}
 		case special == '{':
 			if s.depth++; s.depth > maxDepth {
 				return nil, Problem{s.at, "too many blocks within each other"}
@@ -191,6 +195,55 @@ func (s *source) next() (word *string, special byte, err error) {
 		}
 	}
 	return nil, 0, nil
+}
+
+// isLua reports whether a directive's block is a program of OpenResty's, not directives.
+func isLua(name string) bool { return strings.HasSuffix(name, "_by_lua_block") }
+
+// skipLua goes to the end of a block of Lua.
+func (s *source) skipLua() error {
+	for depth := 1; s.i < len(s.text); {
+		n := max(1, luaText(s.text[s.i:]))
+		switch s.text[s.i] {
+		case '{':
+			depth++
+		case '}':
+			depth--
+		}
+		s.at.Line += strings.Count(s.text[s.i:s.i+n], "\n")
+		if s.i += n; depth == 0 {
+			return nil
+		}
+	}
+	return errors.New("the file ends within a block of Lua")
+}
+
+// luaText returns the length of the comment or text of Lua at the beginning of a program, whose braces are none of its own; 0 if there is none. One
+// that is not closed goes to the end, a text in quotes to that of its line.
+func luaText(program string) int {
+	end := func(sign string) int {
+		if i := strings.Index(program, sign); i >= 0 {
+			return i + len(sign)
+		}
+		return len(program)
+	}
+	switch c := program[0]; {
+	case strings.HasPrefix(program, "[["), strings.HasPrefix(program, "--[["):
+		return end("]]")
+	case strings.HasPrefix(program, "--"):
+		return end("\n")
+	case c == '"' || c == '\'':
+		for i := 1; i < len(program); i++ {
+			switch program[i] {
+			case c, '\n':
+				return i + 1
+			case '\\':
+				i++
+			}
+		}
+		return len(program)
+	}
+	return 0
 }
 
 // word reads a word, in quotes or not.

@@ -162,6 +162,7 @@ var directives = []directive{
 	{location: `proxy_cookie_path / "/; Secure";`, want: []string{"proxy_cookie_path /: NOT SUPPORTED"}, not: "rewrite_cookies:"},
 	{location: "root /srv;", want: []string{"location /p/: NOT SUPPORTED: the gateway serves no files"}},
 	{location: "proxy_redirect off; proxy_cache z;", want: []string{"proxy_cache: NOT SUPPORTED"}},
+	{location: "access_by_lua_block {\n if x then ngx.exit(\"}\") end -- }\n t = {a = [[ } ]], b = '\\'}'}\n}\n frobnicate;", want: []string{"nginx.conf:7: access_by_lua_block: NOT SUPPORTED: the gateway runs no Lua; requests that it refused are LET THROUGH", "nginx.conf:11: frobnicate", `"10.0.0.9:80"`}},
 	{location: "frobnicate;", want: []string{"frobnicate: NOT SUPPORTED: this is not known"}},
 	{server: `location ~ (?=x) { return 200; }`, want: []string{"RE2"}, not: "LET THROUGH"},
 	{server: `location ~ (?=x) { deny all; }`, want: []string{"LET THROUGH"}},
@@ -216,6 +217,9 @@ func TestRefused(t *testing.T) {
 		"include loop.conf;":      "files include each other",
 		strings.Repeat("a {", 50): "too many blocks",
 		"server {\n listen 80;\n": "the file ends",
+		"a_by_lua_block {\n}}\n":  `nginx.conf:2: "}" is not expected`,
+		"a_by_lua_block {\n{\n}":  "nginx.conf:3: the file ends within a block of Lua",
+		"\nhtpp {\n}\n":           "nginx.conf:2: htpp: NOT SUPPORTED",
 	} {
 		if _, err := checked(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)

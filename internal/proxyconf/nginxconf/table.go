@@ -92,6 +92,8 @@ func (c *converter) report(block *directive, _ string) {
 			n = note{missing, "values and conditions that use the variable are reported"}
 		case d.name() == "break":
 			continue // after rewrites that have been carried it has no effect
+		case strings.Contains(d.name(), "_by_lua"):
+			n = note{missing, "the gateway runs no Lua; requests that it refused are LET THROUGH"}
 		case !known:
 			n = note{missing, "this is not known to the importer; see whether a route, listener or upstream has an equal"}
 		}
