@@ -91,13 +91,15 @@ func (m *machine) madeTemps() {
 	m.tempsOpen = true
 }
 
-// completedTemps calls madeTemps if a message is the end of the answer to such a statement.
-func (m *machine) completedTemps(o *op, typ byte) {
-	if o == nil || !o.temps || m.refusedReplay {
-		return
-	}
-	if typ == pgwire.TypeReadyForQuery || typ == pgwire.TypeCommandComplete && o.kind == opExecute {
+// completedTemps calls madeTemps if a message is the end of the answer to such a statement, and endTemps if it is that to COMMIT,
+// behind which the same request may fail, or another transaction may begin.
+func (m *machine) completedTemps(o *op, msg message) {
+	commits := msg.typ == pgwire.TypeCommandComplete && string(msg.body) == "COMMIT\x00"
+	if o != nil && o.temps && !m.refusedReplay && (commits || msg.typ == pgwire.TypeReadyForQuery || msg.typ == pgwire.TypeCommandComplete && o.kind == opExecute) {
 		m.madeTemps()
+	}
+	if commits {
+		m.endTemps(false)
 	}
 }
 
