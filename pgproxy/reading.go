@@ -189,7 +189,7 @@ func (m *machine) readingOf(st *statement) unique.Handle[reading] {
 	if st.loose || !st.literals {
 		return present
 	}
-	return m.readAs(st.plan, st.read, st.moment != m.moments.now)
+	return m.readAs(st.plan, st.read, st.moment != m.moments.now || !analyzed([]byte(st.body)))
 }
 
 // move gives a client's statement the text of its present settings, after they have changed, or for a Parse before which the
