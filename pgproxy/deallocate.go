@@ -189,12 +189,13 @@ func statementName(spelled string) string {
 	if quoted {
 		name = strings.ReplaceAll(strings.TrimSuffix(name, `"`), `""`, `"`)
 	} else {
-		name = strings.Map(func(r rune) rune {
-			if r >= 'A' && r <= 'Z' { // servers fold no other letters, as in UTF-8
-				r |= 0x20
+		folded := []byte(name) // in any encoding
+		for i, c := range folded {
+			if c >= 'A' && c <= 'Z' { // servers fold no other letters, as in UTF-8
+				folded[i] |= 0x20
 			}
-			return r
-		}, name)
+		}
+		name = string(folded)
 	}
 	return string(statementKey([]byte(name)))
 }

@@ -338,7 +338,7 @@ func (m *machine) settingRowsSQL(b *strings.Builder, but string) {
 		"UNION ALL SELECT n, pg_catalog.current_setting(n, true) FROM (VALUES ('session_authorization'),('role')")
 	names := m.customNames()
 	for _, name := range names {
-		b.WriteString(",(" + quote(name) + ")")
+		b.WriteString(",(" + m.literal(name) + ")")
 	}
 	b.WriteString(") AS v (n)")
 	if len(names) > 0 { // the settings of extensions are among the first, if the client made them
@@ -410,7 +410,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 			}
 		}
 	}
-	if err := checkKept(list, view.value[tracked("client_encoding")]); err != nil {
+	if err := checkKept(list); err != nil {
 		return err
 	}
 	slices.SortFunc(list, func(a, b pgwire.Param) int {
@@ -463,17 +463,13 @@ func settingOrder(name string) int {
 	return 1 + slices.Index([]string{"session_authorization", "role"}, name)
 }
 
-// checkKept refuses settings that are too many, too long, or cannot be passed on safely: in some
-// client encodings a backslash may be the second byte of a character.
-func checkKept(list []pgwire.Param, encoding string) error {
+// checkKept refuses settings that are too many, too long, or cannot be passed on.
+func checkKept(list []pgwire.Param) error {
 	size := 0
 	for _, p := range list {
 		size += len(p.Name) + len(p.Value)
 		if strings.Contains(p.Name, "=") {
 			return fmt.Errorf("%w: the name %q", errSettingsKept, p.Name)
-		}
-		if slices.Contains(halfBackslashes, strings.ToUpper(encoding)) && checkParam(p) != nil {
-			return fmt.Errorf("%w: the value of %s mixes backslashes with characters outside ASCII", errSettingsKept, p.Name)
 		}
 	}
 	if len(list) > maxSettings || size > maxSettingBytes {
@@ -481,7 +477,3 @@ func checkKept(list []pgwire.Param, encoding string) error {
 	}
 	return nil
 }
-
-// halfBackslashes are the client encodings in which the second byte of a character may be that of a
-// backslash.
-var halfBackslashes = []string{"BIG5", "GB18030", "GBK", "JOHAB", "SHIFT_JIS_2004", "SJIS", "UHC"}

@@ -32,7 +32,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 			return act, err
 		}
 	}
-	m.completedTemps(o, msg.typ)
+	m.completedTemps(o, msg)
 	status := pgwire.TxStatus(0)
 	switch msg.typ {
 	case pgwire.TypeErrorResponse:
@@ -47,7 +47,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		m.restated()
 		m.vacated()
 		if status == pgwire.TxIdle {
-			m.endTemps(false)
+			m.endTemps(m.st.tx != pgwire.TxIdle) // a block that no COMMIT has ended before
 			m.startOver()
 			m.rolledBack = m.rolledBack && m.server.flags&leftSettings != 0
 		}
@@ -97,7 +97,7 @@ func (m *machine) aside(o *op, msg message) (act action, done bool, err error) {
 			m.ownNotification(msg.body)
 		}
 	case pgwire.TypeNoticeResponse:
-		return action{do: take}, o != nil && o.kind.injected() && !o.first(), nil
+		return action{do: take}, o != nil && o.takesNotices(), nil
 	case pgwire.TypeParameterStatus:
 		if o != nil && o.kind == opInjectedExecute && m.mode == Transaction { // of setReading: servers before PostgreSQL 14 report at once
 			_, _, err = m.report(msg.body)
@@ -171,7 +171,7 @@ func (m *machine) inQuery() (is, ok bool) {
 	if o == nil || o.kind.isOwn() || o.kind == opReplay || m.st.strays > 0 {
 		return false, false
 	}
-	return o.kind == opQuery && !o.deallocates() && !m.st.copyOut && m.st.ignored == 0, true
+	return o.kind == opQuery && !o.deallocates() && !o.temps && !m.tempsOpen && !m.st.copyOut && m.st.ignored == 0, true
 }
 
 // passesUnchanged reports whether serverMessage would pass a complete message on unchanged, without messages of the
@@ -184,10 +184,12 @@ func (m *machine) passesUnchanged(typ byte, body []byte) bool {
 	switch typ {
 	case pgwire.TypeDataRow, pgwire.TypeEmptyQueryResponse:
 		return true
-	case pgwire.TypeRowDescription, pgwire.TypeNoData, pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypePortalSuspended, pgwire.TypeNoticeResponse:
+	case pgwire.TypeRowDescription, pgwire.TypeNoData, pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypePortalSuspended:
 		return !o.kind.injected()
+	case pgwire.TypeNoticeResponse:
+		return !o.takesNotices()
 	case pgwire.TypeCommandComplete:
-		return !tagLeavesState(body) && !o.kind.injected() && !o.temps
+		return !tagLeavesState(body) && !o.kind.injected() && !o.temps && !m.tempsOpen
 	case pgwire.TypeReadyForQuery:
 		if len(body) != 1 || o.deallocates() || o.silent || o.temps || m.tempsOpen || m.refusedReplay || m.vacating != nil || m.restate && m.server.view != m.reported {
 			return false

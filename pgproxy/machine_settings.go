@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"encoding/hex"
 	"slices"
 	"strings"
 	"unique"
@@ -75,7 +76,7 @@ func (m *machine) settingsSQL() string {
 	}
 	sep := "SELECT "
 	set := func(name, value string) {
-		sql.WriteString(sep + "pg_catalog.set_config(" + quote(name) + "," + quote(value) + ",false)")
+		sql.WriteString(sep + "pg_catalog.set_config(" + m.literal(name) + "," + m.literal(value) + ",false)")
 		sep = ","
 	}
 	view := m.reported.Value()
@@ -110,6 +111,18 @@ func quote(s string) string {
 		return "E'" + strings.ReplaceAll(s, `\`, `\\`) + "'"
 	}
 	return "'" + s + "'"
+}
+
+// halfBackslashes are the client encodings in which the second byte of a character may be that of a backslash.
+var halfBackslashes = []string{"BIG5", "GB18030", "GBK", "JOHAB", "SHIFT_JIS_2004", "SJIS", "UHC"}
+
+// literal is quote for a string in the client's encoding.
+func (m *machine) literal(s string) string {
+	encoding := m.reported.Value().value[tracked("client_encoding")]
+	if !strings.Contains(s, `\`) || isASCII(s) || !slices.Contains(halfBackslashes, strings.ToUpper(encoding)) {
+		return quote(s)
+	}
+	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(s)) + "','hex')," + quote(encoding) + ")"
 }
 
 // takeSettings computes the client's settings from a server's baseline and the startup parameters. unknown means that

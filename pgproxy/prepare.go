@@ -68,7 +68,7 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 	case m.st.skips():
 		return take
 	case m.stmts[name] != nil:
-		m.reject(pgwire.StateDuplicatePrepared, fmt.Sprintf("prepared statement %q already exists", full))
+		m.reject(pgwire.StateDuplicatePrepared, "prepared statement \""+string(full)+"\" already exists")
 		return take
 	case m.stmtBytes+size > maxClientStatements:
 		m.rejectTooLarge(name, size)
@@ -107,7 +107,8 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		m.restoreNames(body)
 	}
 	m.guardReads(left)
-	if (m.server.pins|m.traces)&traceStatements != 0 {
+	probes := (m.server.pins|m.traces)&traceStatements != 0
+	if probes {
 		m.probe(name, body)
 	}
 	st := &statement{sharedText: text, since: notYet, loose: m.settingsUnsynced, moment: m.moments.now}
@@ -116,14 +117,14 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		m.fresh = append(m.fresh, name)
 	}
 	m.pending = append(m.pending, name)
-	m.prepare(st, op{kind: opParse, name: name})
+	m.prepare(st, op{kind: opParse, name: name, swaps: probes})
 	return take
 }
 
 // probe makes the server refuse the Parse that follows if SQL has prepared a statement of that name.
 func (m *machine) probe(name string, body []byte) {
 	m.closeStandIn(name)
-	m.st.push(op{kind: opInjectedParse})
+	m.st.push(op{kind: opInjectedParse, swaps: true})
 	m.sendParse(name, string(body))
 	m.st.push(op{kind: opInjectedClose})
 	m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
@@ -191,7 +192,7 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 	st = m.stmts[string(statementKey(name))]
 	switch {
 	case st == nil && isGatewayName(name):
-		m.reject(pgwire.StateInvalidStatementName, fmt.Sprintf("prepared statement %q does not exist", name))
+		m.reject(pgwire.StateInvalidStatementName, "prepared statement \""+string(name)+"\" does not exist")
 		return "", nil, nil, false
 	case st == nil:
 		m.closeStandIn(string(statementKey(name)))

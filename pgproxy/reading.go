@@ -91,13 +91,15 @@ func (m *machine) madeTemps() {
 	m.tempsOpen = true
 }
 
-// completedTemps calls madeTemps if a message is the end of the answer to such a statement.
-func (m *machine) completedTemps(o *op, typ byte) {
-	if o == nil || !o.temps || m.refusedReplay {
-		return
-	}
-	if typ == pgwire.TypeReadyForQuery || typ == pgwire.TypeCommandComplete && o.kind == opExecute {
+// completedTemps calls madeTemps if a message is the end of the answer to such a statement, and endTemps if it is that to COMMIT,
+// behind which the same request may fail, or another transaction may begin.
+func (m *machine) completedTemps(o *op, msg message) {
+	commits := msg.typ == pgwire.TypeCommandComplete && string(msg.body) == "COMMIT\x00"
+	if o != nil && o.temps && !m.refusedReplay && (commits || msg.typ == pgwire.TypeReadyForQuery || msg.typ == pgwire.TypeCommandComplete && o.kind == opExecute) {
 		m.madeTemps()
+	}
+	if commits {
+		m.endTemps(false)
 	}
 }
 
@@ -120,20 +122,34 @@ func (m *machine) endTemps(undone bool) {
 }
 
 // hasLiterals reports whether the text in the body of a Parse has strings that are read there, or other characters than those of
-// ASCII. Those of SET are read when it is executed, unless the settings of strings matter: and a query for the reading would have
-// servers refuse SET TRANSACTION behind it.
+// ASCII. Those of SET, COMMIT PREPARED and other utility statements are read when they are executed, unless the settings of strings
+// matter: and behind a query for the reading, servers would refuse those that must not run in a transaction.
 func hasLiterals(body []byte) bool {
 	text, _, _ := bytes.Cut(body, []byte{0})
-	set := firstWord(text, "set") && !bytes.ContainsRune(text, '\\')
+	later := !analyzed(text) && !bytes.ContainsRune(text, '\\')
 	for i, c := range text {
 		switch {
-		case c >= 0x80, c == '\'' && !set:
+		case c >= 0x80, c == '\'' && !later:
 			return true
-		case c == '$' && i+1 < len(text) && (text[i+1] < '0' || text[i+1] > '9'):
+		case c == '$' && !later && i+1 < len(text) && (text[i+1] < '0' || text[i+1] > '9'):
 			return true
 		}
 	}
 	return false
+}
+
+// analyzed reports whether servers read the literals of a statement when they parse it.
+func analyzed(text []byte) bool {
+	text = text[spaceLength(text, ';'):]
+	n := 0
+	for n < len(text) && inIdentifier(text[n]) {
+		n++
+	}
+	if isWord(text[:n], "create") { // CREATE TABLE AS
+		text = bytes.ToLower(text)
+		return bytes.Contains(text, []byte("select")) || bytes.Contains(text, []byte("values"))
+	}
+	return n == 0 || isOneOf(text[:n], "select", "insert", "update", "delete", "merge", "values", "with", "table", "declare", "explain", "call")
 }
 
 // mayChange notes that a message may change settings, or does not, before it is pushed. synced means that its answer ends with
@@ -173,7 +189,7 @@ func (m *machine) readingOf(st *statement) unique.Handle[reading] {
 	if st.loose || !st.literals {
 		return present
 	}
-	return m.readAs(st.plan, st.read, st.moment != m.moments.now)
+	return m.readAs(st.plan, st.read, st.moment != m.moments.now || !analyzed([]byte(st.body)))
 }
 
 // move gives a client's statement the text of its present settings, after they have changed, or for a Parse before which the

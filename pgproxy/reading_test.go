@@ -93,6 +93,7 @@ func dialDirect(t *testing.T, db *pgtest.Cluster) *wire {
 // TestParsedAgain has statements parsed again after their client has changed the settings under which they were read.
 func TestParsedAgain(t *testing.T) {
 	db := pgtest.Shared(t)
+	makeTempSchemas(t, db)
 	const zoned = "select '2020-01-01 12:00'::timestamptz"
 	for name, requests := range map[string][][]pgwire.Message{
 		"zone":                      {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), run("s"), ask("reset timezone"), run("s")},
@@ -115,6 +116,15 @@ func TestParsedAgain(t *testing.T) {
 		"a temporary table":         {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "create temp table CHANNEL (a int) on commit drop"), run("s"), ask("set datestyle = 'ISO, MDY'"), run("s")},
 		"perhaps a temporary table": {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "do $$ begin execute 'select 1'; end $$"), run("s"), ask("select 1/0", "create temp table CHANNEL (a int) on commit drop"), run("s")},
 		"temporary and undone":      {parse("s", "select date '01/02/2020'"), parse("n", "select date '01/02/2020', 1"), ask("set datestyle = 'ISO, DMY'", "begin", "create temp table CHANNEL (a int) on commit drop"), run("s"), ask("rollback", "set datestyle = 'ISO, MDY'"), run("s", "n"), ask("set datestyle = 'ISO, DMY'"), run("s", "n")},
+		"temporary and chained":     {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "begin", "create temp table CHANNEL (a int) on commit drop", "commit and chain", "rollback"), run("s"), ask("set datestyle = 'ISO, MDY'"), run("s"), ask("create temp table CHANNEL (a int) on commit drop"), run("s")},
+		"temporary, commit fails":   {ask("create table CHANNEL (a int unique deferrable initially deferred)"), parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "begin", "create temp table t_CHANNEL (a int) on commit drop", "insert into CHANNEL values (1), (1)", "commit"), run("s"), ask("create temp table t_CHANNEL (a int) on commit drop"), run("s"), ask("drop table CHANNEL")},
+		"temporary, then an error":  {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'"), ask("begin; create temp table CHANNEL (a int) on commit drop; commit; select 1/0"), run("s"), ask("set datestyle = 'ISO, MDY'", "create temp table CHANNEL (a int) on commit drop"), run("s")},
+		"notices beside PREPARE":    {ask("begin", "prepare p as select 1"), parse("s", "select 1 as "+strings.Repeat("x", 70)), run("s"), ask("set standard_conforming_strings = off"), parse("e", `select '\x00'`), ask("rollback", "deallocate p"), run("e")},
+		"names in quotes":           {parse(`a"b\c`, "select 1"), parse(`a"b\c`, "select 1"), run(`headpond_"\`)},
+		"settings in BIG5":          {ask("set client_encoding = 'BIG5'", "set search_path = \"\xa4\x5c\"", "set app.q = '\xa4\x5c ''\\ '", "select 1"), ask("show search_path"), ask("show app.q"), ask("set role postgres", "set client_encoding = 'UTF8'"), ask("show search_path"), ask("show app.q")},
+		"prepared transactions":     {parse("r", "rollback prepared 'CHANNEL'"), parse("c", "create database differs_CHANNEL locale 'nowhere'"), parse("v", `vacuum "ä"`), ask("set datestyle = 'ISO, DMY'"), run("r"), run("c"), run("v")},
+		"utility statements":        {parse("d", "declare h cursor with hold for select date '01/02/2020'"), parse("t", "create temp table CHANNEL on commit drop as select date '01/02/2020' as d"), parse("e", "explain (verbose, costs off) select date '01/02/2020'"), parse("v", "(select date '01/02/2020')"), ask("set datestyle = 'ISO, DMY'"), run("e"), run("v"), ask("begin"), run("d"), run("t"), ask("fetch h", "table CHANNEL", "rollback")},
+		"names in LATIN1":           {ask("set client_encoding = 'LATIN1'"), parse("\xe4", "select 1"), parse("\xe4", "select 1"), run("\xe4"), ask("deallocate \xe4"), run("\xe4")},
 		"set before a query":        {parse("s", "set work_mem = '2MB'"), ask("set timezone = 'Asia/Seoul'", "begin"), run("s"), ask("set transaction isolation level serializable", "commit")},
 		"in a failed block":         {parse("s", zoned), ask("set timezone = 'Asia/Seoul'", "begin", "select 1/0"), run("s"), ask("rollback", "set timezone = 'Asia/Kabul'"), run("s")},
 		"behind a Parse":            {parse("s", zoned), append(ask("set timezone = 'Asia/Seoul'"), append([]pgwire.Message{&pgwire.Parse{Name: "n", Query: "select 1"}}, run("s", "n")...)...)},
@@ -125,6 +135,17 @@ func TestParsedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { sameAsDirect(t, db, requests...) })
 	}
+}
+
+// makeTempSchemas has the server make its schemas for temporary tables, which it keeps. Where a new one is made, servers read all literals again,
+// even if that is rolled back.
+func makeTempSchemas(t *testing.T, db *pgtest.Cluster) {
+	t.Helper()
+	t.Run("schemas", func(t *testing.T) {
+		for range 20 { // connections at a time
+			dialDirect(t, db).ask(query("create temp table made (a int)"))
+		}
+	})
 }
 
 // TestNoticesOnce has statements whose Parse brings a notice parsed again: the client has the notice.

@@ -42,6 +42,7 @@ type op struct {
 	// local means, for opQuery, a single SET LOCAL or SET TRANSACTION; for opInjectedParse and opInjectedClose, that name is in
 	// work.underClientName; for opOwn, that the statement is sent for a list.
 	local         bool
+	swaps         bool             // of the Parse of machine.probe and the client's behind it: the client gets the notices of the former
 	temps         bool             // of opQuery and opExecute: it makes a temporary table, by its text
 	existedBefore bool             // of opOwn: the server had a statement under name before
 	lists         bool             // of opOwn: a request of machine.list
@@ -74,6 +75,9 @@ func (k opKind) injected() bool {
 	}
 	return false
 }
+
+// takesNotices reports whether notices in the answer to the op are not for the client.
+func (o *op) takesNotices() bool { return (o.kind.injected() && !o.first()) != o.swaps }
 
 // first reports whether the op is the first Parse of a statement of which the gateway itself has answered the client's: its
 // notices are for the client. Those of later ones have been.

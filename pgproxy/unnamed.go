@@ -184,7 +184,7 @@ func (m *machine) unnamedRead() unique.Handle[reading] {
 	if m.unnamed.plan == m.plan || m.unnamed.plan == (unique.Handle[string]{}) || !m.canSet() || !hasLiterals(m.unnamed.text) {
 		return present
 	}
-	return m.readAs(m.unnamed.plan, present, m.unnamed.moment != m.moments.now)
+	return m.readAs(m.unnamed.plan, present, m.unnamed.moment != m.moments.now || !analyzed(m.unnamed.text))
 }
 
 // knowsUnnamed reports whether a message that uses the unnamed statement can be judged now: the pending messages have
