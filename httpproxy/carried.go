@@ -58,7 +58,7 @@ var errUnusual = fmt.Errorf("%w: the head is malformed", httpwire.ErrMalformed)
 func (cc *carrierConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	st := &carried{cc: cc, w: w, r: r, control: http.NewResponseController(w)}
 	st.mu = &st.lock
-	st.session = h2Sessions.Get().(*session) //nolint:forcetypeassert // its New makes nothing else
+	st.session = sessions.Get().(*session) //nolint:forcetypeassert // its New makes nothing else
 	cc.add(st)
 	left := context.AfterFunc(r.Context(), func() { st.end(httppool.ErrClientGone) })
 	st.serve()

@@ -130,16 +130,6 @@ func (s *session) note(path string) {
 	s.about.set(s.now, true, s.ex.target.name, view(s.req.Method), view(s.req.Host), path, agent)
 }
 
-// Describe implements listener.Session.
-func (s *session) Describe(all []listener.Info, base listener.Info) []listener.Info {
-	return append(all, s.about.describe(base))
-}
-
-// Kill implements listener.Session.
-func (s *session) Kill(stream uint64) bool {
-	return stream == 0 && s.p.srv.KillConn(s.lc)
-}
-
 // Describe implements listener.Session, for the connection and its streams.
 func (h *http2) Describe(all []listener.Info, base listener.Info) []listener.Info {
 	h.mu.Lock()

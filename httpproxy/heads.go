@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"bytes"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -29,12 +30,21 @@ type peer struct {
 func (s *session) from() *peer {
 	if p := &s.peer; !p.known {
 		p.known, p.text = true, "unknown" // a Unix socket
-		if ap, err := netip.ParseAddrPort(s.lc.RemoteAddr().String()); err == nil {
+		if ap := addrPort(s.lc.RemoteAddr()); ap.IsValid() {
 			p.addr, p.port = ap.Addr().Unmap().WithZone(""), ap.Port()
 			p.text = p.addr.String()
 		}
 	}
 	return &s.peer
+}
+
+// addrPort returns an address without the detour over its text, if it is one of TCP; the zero AddrPort if it has no IP address.
+func addrPort(a net.Addr) netip.AddrPort {
+	if a, ok := a.(*net.TCPAddr); ok {
+		return a.AddrPort()
+	}
+	ap, _ := netip.ParseAddrPort(a.String())
+	return ap
 }
 
 // trusted reports whether the peer's fields about other clients are trusted.

@@ -94,6 +94,7 @@ type http2 struct {
 
 // goHTTP2 serves the connection in HTTP/2. Its first bytes may have been read already.
 func (s *session) goHTTP2() {
+	s.kept = true
 	h := &http2{
 		p: s.p, ctx: s.ctx, lc: s.lc, conn: s.client.conn, isTLS: s.isTLS, counts: s.counts, shard: s.shard, limits: s.p.limits.Load(),
 		streams: make(map[uint32]*h2Stream), window: 64<<10 - 1, initial: 64<<10 - 1, writeTimeout: DefaultIdleTimeout,
@@ -549,7 +550,7 @@ func (h *http2) open(id uint32, ends bool) error {
 	if b.large {
 		return h.answerLarge(st)
 	}
-	s := h2Sessions.Get().(*session)
+	s := sessions.Get().(*session)
 	if !b.request(&s.req, &s.reqText, ends) {
 		s.recycle()
 		return h.refuse(id, codeProtocol, ends)

@@ -434,12 +434,13 @@ func (st *h2Stream) again() {
 	st.out = h2Outgoing{chunks: httpwire.Chunks{Trailer: emptied(st.out.chunks.Trailer)}}
 }
 
-// h2Sessions holds sessions of ended streams. Nothing refers to them: all users of a stream refer to its h2Stream, which
-// is reused on the same connection only (see http2.newStream).
-var h2Sessions = sync.Pool{New: func() any { return new(session) }}
+// sessions holds sessions of ended connections and streams. Nothing refers to them: all users of a connection refer to its
+// entry, which is not reused, and those of a stream to its h2Stream, which is reused on the same connection only (see
+// http2.newStream).
+var sessions = sync.Pool{New: func() any { return new(session) }}
 
-// recycle frees the session for another stream, perhaps of another client. Its stream is closed, and the fiber that sent
-// its body has ended. A session that panicked is not recycled.
+// recycle frees the session for another connection or stream, perhaps of another client. Its own is closed, and the fiber
+// that sent its body has ended. A session that panicked is not recycled.
 func (s *session) recycle() {
 	request, response, trailer, upTrailer := s.req.Fields, s.resp.Fields, s.chunks.Trailer, s.upChunks.Trailer
 	reqText, respText := s.reqText, s.respText
@@ -447,7 +448,7 @@ func (s *session) recycle() {
 	s.reqText, s.respText = emptiedText(reqText), emptiedText(respText)
 	s.req.Fields, s.resp.Fields = emptied(request), emptied(response)
 	s.chunks.Trailer, s.upChunks.Trailer = emptied(trailer), emptied(upTrailer)
-	h2Sessions.Put(s)
+	sessions.Put(s)
 }
 
 // emptied clears fields for reuse, unless they are large.

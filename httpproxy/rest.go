@@ -141,6 +141,7 @@ func (s *session) forwarded(err error) bool {
 // beginRest frees the session's buffers and registers the events that continue it. The fiber must then
 // return at once, and not use the session any more. It returns false if the session cannot rest.
 func (s *session) beginRest() bool {
+	s.kept = true
 	if s.ex.upgraded {
 		return s.restInTunnel()
 	}

@@ -177,7 +177,7 @@ func (s *stream) fillFramed(own bool) (n int, err error) {
 // errFull: a head, or a piece of framing, does not fit a buffer.
 var errFull = errors.New("larger than the buffer")
 
-// States of a session for a drain. Only an idle session is interrupted, by a deadline.
+// States of a connection for a drain. Only an idle one is interrupted, by a deadline.
 const (
 	sessionBusy int32 = iota
 	sessionIdle
@@ -191,29 +191,29 @@ type session struct {
 	ctx      context.Context
 	leases   context.Context // see leasing
 	lc       *listener.Conn
+	entry    *entry // of the connection in the register; nil for a stream
 	client   stream
 	isTLS    *tls.ConnectionState // nil = not TLS
-	state    atomic.Int32
-	awaiting atomic.Bool // the session waits for a response's head
-	deadline bool        // a deadline is set on the server's connection
-	counts   bool        // the session counts bytes, instead of the connection below TLS
-	serving  bool        // a request is being served, on HTTP/1
-	served   bool        // a request has been answered
-	blank    bool        // and an empty line after it
-	shard    uint8       // its shard of traffic counters
+	awaiting atomic.Bool          // the session waits for a response's head
+	deadline bool                 // a deadline is set on the server's connection
+	counts   bool                 // the session counts bytes, instead of the connection below TLS
+	serving  bool                 // a request is being served, on HTTP/1
+	served   bool                 // a request has been answered
+	blank    bool                 // and an empty line after it
+	shard    uint8                // its shard of traffic counters
 	// overMemory: the connection has no memory for the stream's request.
 	overMemory bool
 	// suspended: the session of an idle client has given up its stack; Resume continues.
 	suspended bool
 	rests     bool      // the session has given up its stack while an answer pauses; see beginRest
+	kept      bool      // something may refer to the session after its end: it is not reused
 	outLent   bool      // out is a part of the client's buffer
 	now       time.Time // when the current request began
 	ended     time.Time // when the last request ended; zero = long ago
 	peer      peer
 	stream    clientStream // the client's stream; nil in HTTP/1.1
 	headErr   error        // an error in the head of the stream's request; nil = none
-	about     *about       // the session's own, or the stream's
-	own       about
+	about     *about       // the entry's, or the stream's
 
 	req      httpwire.Request
 	resp     httpwire.Response
@@ -236,8 +236,10 @@ func (p *Proxy) ServeConn(ctx context.Context, lc *listener.Conn) {
 		p.serveCarrier(ctx, lc, c)
 		return
 	}
-	s := &session{p: p, ctx: ctx, lc: lc}
-	s.about = &s.own
+	s := sessions.Get().(*session) //nolint:forcetypeassert // its New makes nothing else
+	s.p, s.ctx, s.lc = p, ctx, lc
+	s.entry = &entry{p: p, lc: lc, session: s}
+	s.about = &s.entry.about
 	opened := false
 	defer func() {
 		if !opened {
@@ -245,30 +247,32 @@ func (p *Proxy) ServeConn(ctx context.Context, lc *listener.Conn) {
 		}
 	}()
 	if opened = s.open(); opened {
-		lc.Attach(s)
+		s.entry.conn = s.client.conn
+		lc.Attach(s.entry)
 		s.carry()
 	}
 }
 
 // carry runs the session until it ends or is suspended.
 func (s *session) carry() {
+	ended := false
 	defer func() {
 		if s.suspended || s.rests {
 			return
 		}
 		if s.serving { // a panic
 			s.logPanic()
+			s.kept = true
 		}
 		s.close()
 		_ = s.lc.Close()
+		if ended && !s.kept {
+			s.entry.session = nil
+			s.recycle()
+		}
 	}()
 	s.run()
-}
-
-// Resume implements listener.Resumer.
-func (s *session) Resume(ctx context.Context, _ *listener.Conn) {
-	s.ctx = ctx
-	s.carry()
+	ended = true
 }
 
 // open prepares the connection for its first request; false = the TLS handshake failed.
@@ -381,7 +385,7 @@ func (s *session) awaitRequest() bool {
 	if s.suspended {
 		s.suspended = false // the deadline is still set
 	} else {
-		s.state.Store(sessionIdle)
+		s.entry.state.Store(sessionIdle)
 		if s.p.isDraining() {
 			return false
 		}
@@ -396,7 +400,7 @@ func (s *session) awaitRequest() bool {
 		}
 		s.about.setIdle(since)
 		_ = s.client.conn.SetReadDeadline(since.Add(limit))
-		if s.state.Load() == sessionInterrupted { // the line above may have replaced its deadline
+		if s.entry.state.Load() == sessionInterrupted { // the line above may have replaced its deadline
 			return false
 		}
 		if s.client.waitIdle() && s.lc.Suspend() {
@@ -412,7 +416,7 @@ func (s *session) awaitRequest() bool {
 	if errors.Is(err, os.ErrDeadlineExceeded) && s.hasComeInTime() {
 		n, err = s.client.fill()
 	}
-	if !s.state.CompareAndSwap(sessionIdle, sessionBusy) {
+	if !s.entry.state.CompareAndSwap(sessionIdle, sessionBusy) {
 		return false // interrupted
 	}
 	s.count(n, 0)
@@ -431,13 +435,6 @@ func (s *session) hasComeInTime() bool {
 	}
 	_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader))
 	return true
-}
-
-// interrupt ends the wait of an idle session. Any goroutine may call it once a drain has begun.
-func (s *session) interrupt() {
-	if s.state.CompareAndSwap(sessionIdle, sessionInterrupted) {
-		_ = s.client.conn.SetReadDeadline(time.Unix(1, 0))
-	}
 }
 
 var (

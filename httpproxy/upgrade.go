@@ -186,6 +186,7 @@ func (s *session) upgrade(n int) error {
 	s.resp.Status = http.StatusSwitchingProtocols // also in logs and counters, whatever the version
 	x.result.Status, x.result.Upgraded = s.resp.Status, true
 	x.upgraded, x.wrote = true, true
+	s.kept = true
 	s.noteFirst()
 	s.measureAnswer()
 	x.lease.OK() // the server has answered; the end of the tunnel does not count
