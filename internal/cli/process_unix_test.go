@@ -20,6 +20,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/freeport"
