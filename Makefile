@@ -21,11 +21,10 @@ ENGINES   := uring epoll goroutine
 SESSIONS  := tcpproxy httpproxy pgproxy
 ONCE      := QUIC|Demo|Version|Imported|ConsoleFor|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
 PURE      := ^TestNamesInServerCertificates$$
-# The runs without the race detector, and of integration with the program as it is released. Each test of a session has it on uring or on
-# goroutine: SHARES processes share the tests of a package, the first has it on the one engine, the second on the other. With RELEASED=
-# everything has it.
+# The runs without the race detector, and of integration with the program as it is released. Each test of a session has it on uring, and the
+# second of the SHARES processes that share the tests of a package also on goroutine. With RELEASED= everything has it.
 SHARES    := 2
-RELEASED  := sessions-epoll sessions-uring-1 sessions-goroutine-0 integration-epoll integration-goroutine
+RELEASED  := sessions-epoll sessions-goroutine-0 integration-epoll integration-goroutine
 PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
 # What may depend on the processor: the packages with system calls, without those that have SQLite, which takes a minute to compile for a platform.
 ARCHPKGS  := ./fiber/... ./listener ./mux/... ./pgproxy ./pool/httppool ./tcpproxy ./tunnel ./udpproxy ./upstream/... ./internal/freeport ./internal/kubenode ./internal/splice

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests PACKAGES, and on each of ENGINES what depends on the I/O engine: the packages in SESSIONS and integration. Tests of integration
 # that do not depend on the engine (ONCE) run once, and such tests of SESSIONS (PURE) on the first engine only. The runs in
-# RELEASED, such as sessions-epoll or the share sessions-uring-1, are without the race detector, integration with the program as it is
+# RELEASED, such as sessions-epoll or the share sessions-goroutine-0, are without the race detector, integration with the program as it is
 # released: the detector makes a test twice as long or more, what it finds in sessions it finds on another engine too, and fiber's own
 # tests have it on each. Tests in files for builds without the race detector run once and without it. All of it runs side by side, and
 # more of it than there are processors: most tests wait now and then, those of SESSIONS more often than not, so that SHARES processes
