@@ -23,6 +23,7 @@ ONCE      := QUIC|Demo|Version|Imported|ConsoleFor|Check|NodeFiles|PortInUse|Mux
 PURE      := ^TestNamesInServerCertificates$$
 # The runs without the race detector, and of integration with the program as it is released. Each test of a session has it on uring, and the
 # second of the SHARES processes that share the tests of a package also on goroutine. With RELEASED= everything has it.
+FIRST     := ^TestPipesAre|^TestLateLook$$
 SHARES    := 2
 RELEASED  := sessions-epoll sessions-goroutine-0 integration-epoll integration-goroutine
 PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
@@ -80,7 +81,7 @@ test: test-deps ## Vet and test everything, with -race wherever it can tell more
 	@$(MAKE) --no-print-directory test-report
 	@# The packages that take longest begin first, so that none of them runs alone at the end.
 	@PACKAGES="./fiber ./bench/cmd/headpond-bench ./pgproxy/sqlite ./route ./peers ./http3 ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./http3/... ./peers/... ./route/ginroute/... ./tracing/..." \
-		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' SHARES='$(SHARES)' RELEASED='$(RELEASED)' PLATFORMS='$(PLATFORMS)' ARCHPKGS='$(ARCHPKGS)' sh scripts/test.sh
+		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' SHARES='$(SHARES)' FIRST='$(FIRST)' RELEASED='$(RELEASED)' PLATFORMS='$(PLATFORMS)' ARCHPKGS='$(ARCHPKGS)' sh scripts/test.sh
 
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done

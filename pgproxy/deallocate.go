@@ -200,10 +200,15 @@ func statementName(spelled string) string {
 	return string(statementKey([]byte(name)))
 }
 
-// deallocations returns the names in all DEALLOCATE statements of a text.
-func deallocations(text string) (names []string) {
+// deallocations returns the names in all DEALLOCATE statements of a text in an encoding.
+func deallocations(text, encoding string) (names []string) {
+	ends := text // where statements end in it, they end in text
+	if hasHalfBackslashes(encoding) {
+		ends = withoutHalfBackslashes(text, encoding)
+	}
 	for text != "" {
-		end := statementEnd(text)
+		end := statementEnd(ends)
+		ends = ends[min(end+1, len(ends)):]
 		if name, ok := deallocates(text[:end]); ok {
 			names = append(names, name)
 		}

@@ -623,7 +623,7 @@ func JudgedPlain(sql string) (plain, same bool) {
 
 // needsNoLook reports whether no look at a text finds anything but what judge does.
 func needsNoLook(sql string) bool {
-	return !settingsIn([]byte(sql)).any() && !onlyForTransaction([]byte(sql+"\x00")) && len(deallocations(sql)) == 0 && !sweeps([]byte(sql))
+	return !settingsIn([]byte(sql)).any() && !onlyForTransaction([]byte(sql+"\x00")) && len(deallocations(sql, "UTF8")) == 0 && !sweeps([]byte(sql))
 }
 
 // QuietAgrees reports whether a text that has come twice before is quiet, and whether that is right.

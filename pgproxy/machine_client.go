@@ -181,7 +181,7 @@ func (m *machine) query(msg message) action {
 		if m.canAnswerQuery() && m.deallocate(text) {
 			return act
 		}
-		names := deallocations(text)
+		names := deallocations(text, m.reported.Value().value[tracked("client_encoding")])
 		m.sweeping = m.sweeping || len(names) > 0 // so that learned waits for all answers
 		if !m.learnedAll(names) {
 			return action{do: wait}

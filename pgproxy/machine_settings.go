@@ -116,10 +116,29 @@ func quote(s string) string {
 // halfBackslashes are the client encodings in which the second byte of a character may be that of a backslash.
 var halfBackslashes = []string{"BIG5", "GB18030", "GBK", "JOHAB", "SHIFT_JIS_2004", "SJIS", "UHC"}
 
+func hasHalfBackslashes(encoding string) bool {
+	return slices.Contains(halfBackslashes, strings.ToUpper(encoding))
+}
+
+// withoutHalfBackslashes returns a text of the same length in which no second byte of a character is that of a backslash.
+func withoutHalfBackslashes(text, encoding string) string {
+	b := []byte(text)
+	for i := 0; i < len(b); i++ {
+		kana := b[i] >= 0xa1 && b[i] <= 0xdf && strings.HasPrefix(strings.ToUpper(encoding), "S") // one byte in both of Shift JIS
+		if b[i] < 0x80 || kana || i+1 == len(b) {
+			continue
+		}
+		if i++; b[i] == '\\' {
+			b[i] = 0x80
+		}
+	}
+	return string(b)
+}
+
 // literal is quote for a string in the client's encoding.
 func (m *machine) literal(s string) string {
 	encoding := m.reported.Value().value[tracked("client_encoding")]
-	if !strings.Contains(s, `\`) || isASCII(s) || !slices.Contains(halfBackslashes, strings.ToUpper(encoding)) {
+	if !strings.Contains(s, `\`) || isASCII(s) || !hasHalfBackslashes(encoding) {
 		return quote(s)
 	}
 	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(s)) + "','hex')," + quote(encoding) + ")"

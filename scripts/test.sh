@@ -9,7 +9,7 @@
 # each took. PACKAGES come from go's cache if they may; the rest does not, for the cache does not know the engine, nor that integration
 # builds the gateway.
 set -eu
-: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${ARCHPKGS:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}" "${SHARES:=2}"
+: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${ARCHPKGS:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}" "${SHARES:=2}" "${FIRST:=^$}"
 # Only the race detector needs cgo. All else is compiled without it, as the released program is, so that nothing is compiled twice.
 export CGO_ENABLED=0
 # A program with the race detector waits for a second when it ends, for races that other threads may still report. Hundreds of gateways end here.
@@ -43,8 +43,8 @@ package() (
 )
 
 # share PACKAGE N makes a pattern of the tests of one of SESSIONS whose number modulo SHARES is N. All builds share the list of the one
-# with the race detector.
-share() { (cd "$1" && "$dir/$1.test" -test.list '^(Test|Example|Fuzz)') | awk -v n="$2" -v of="$SHARES" 'NR % of == n' | paste -s -d '|' - | sed 's/.*/^(&)$/'; }
+# with the race detector. Those that match PURE or FIRST are in share 0.
+share() { (cd "$1" && "$dir/$1.test" -test.list '^(Test|Example|Fuzz)') | awk -v n="$2" -v of="$SHARES" -v first="$PURE|$FIRST" '($0 ~ first ? 0 : NR % of) == n' | paste -s -d '|' - | sed 's/.*/^(&)$/'; }
 
 # integration ENGINE FLAG runs the tests of integration that FLAG makes of ONCE.
 integration() {
@@ -57,7 +57,9 @@ integration() {
 session() {
 	program=$dir/$3.test
 	if released "sessions-$1" || released "sessions-$1-$4"; then program=$dir/released/$3.test; fi
-	package "$1" "$3" "$3, share $4" "$program" -test.run "$(share "$3" "$4")" -test.skip "$2"
+	tests=$(share "$3" "$4")
+	[ "$tests" != '^()$' ] || { echo "$3 has no tests for share $4, or does not list them"; return 1; }
+	package "$1" "$3" "$3, share $4" "$program" -test.run "$tests" -test.skip "$2"
 }
 
 # unracedFiles and unracedNames list the files in a folder for builds without the race detector, and their tests with "|" between them.

@@ -218,6 +218,16 @@ func (s *source) skipLua() error {
 	return errors.New("the file ends within a block of Lua")
 }
 
+// longLua returns the sign that ends a long comment or text of Lua at the beginning of a program, as "]==]" ends "[==["; "" if there is none.
+func longLua(program string) string {
+	inner, long := strings.CutPrefix(strings.TrimPrefix(program, "--"), "[")
+	level := len(inner) - len(strings.TrimLeft(inner, "="))
+	if !long || !strings.HasPrefix(inner[level:], "[") {
+		return ""
+	}
+	return "]" + inner[:level] + "]"
+}
+
 // luaText returns the length of the comment or text of Lua at the beginning of a program, whose braces are none of its own; 0 if there is none. One
 // that is not closed goes to the end, a text in quotes to that of its line.
 func luaText(program string) int {
@@ -228,8 +238,8 @@ func luaText(program string) int {
 		return len(program)
 	}
 	switch c := program[0]; {
-	case strings.HasPrefix(program, "[["), strings.HasPrefix(program, "--[["):
-		return end("]]")
+	case longLua(program) != "":
+		return end(longLua(program))
 	case strings.HasPrefix(program, "--"):
 		return end("\n")
 	case c == '"' || c == '\'':

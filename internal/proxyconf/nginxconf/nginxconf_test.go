@@ -163,6 +163,7 @@ var directives = []directive{
 	{location: "root /srv;", want: []string{"location /p/: NOT SUPPORTED: the gateway serves no files"}},
 	{location: "proxy_redirect off; proxy_cache z;", want: []string{"proxy_cache: NOT SUPPORTED"}},
 	{location: "access_by_lua_block {\n if x then ngx.exit(\"}\") end -- }\n t = {a = [[ } ]], b = '\\'}'}\n}\n frobnicate;", want: []string{"nginx.conf:7: access_by_lua_block: NOT SUPPORTED: the gateway runs no Lua; requests that it refused are LET THROUGH", "nginx.conf:11: frobnicate", `"10.0.0.9:80"`}},
+	{location: "access_by_lua_block {\n t = [=[ } ]] ]=] --[==[ }\n } ]=] ]==]\n}\n frobnicate;", want: []string{"nginx.conf:7: access_by_lua_block", "nginx.conf:11: frobnicate", `"10.0.0.9:80"`}},
 	{location: "frobnicate;", want: []string{"frobnicate: NOT SUPPORTED: this is not known"}},
 	{server: `location ~ (?=x) { return 200; }`, want: []string{"RE2"}, not: "LET THROUGH"},
 	{server: `location ~ (?=x) { deny all; }`, want: []string{"LET THROUGH"}},
