@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/pgwire"
 )
 
 // TestCallsThatHideState has functions whose text is harmless leave a setting by what they use: it reaches no other client.
@@ -105,4 +106,24 @@ func TestReplacedFunctionsDeallocate(t *testing.T) {
 		readCalls(t, g)
 	}
 	conntest.Eventually(t, "pins end", func() bool { return g.Stats().Pinned == 0 })
+}
+
+// TestCallsInCopies has a COPY that calls a function take its data behind the request.
+func TestCallsInCopies(t *testing.T) {
+	g, _ := startCalls(t, "copies", nil)
+	w := g.dial(t)
+	const sql = "copy entries from stdin where outer_one(n) > 0"
+	data := []pgwire.Message{&pgwire.CopyData{Data: []byte("5\n")}, &pgwire.CopyDone{}}
+	for range 3 {
+		w.send(query(sql))
+		w.until(pgwire.TypeCopyInResponse)
+		if types, bodies := w.ask(data...); types != "CZ" {
+			t.Fatalf("a Query gets %s: %q", types, bodies)
+		}
+		w.send(&pgwire.Parse{Query: sql}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{})
+		w.until(pgwire.TypeCopyInResponse)
+		if types, bodies := w.ask(append(data, &pgwire.Sync{})...); types != "CZ" {
+			t.Fatalf("an Execute gets %s: %q", types, bodies)
+		}
+	}
 }
