@@ -1,10 +1,8 @@
 package pgproxy_test
 
 import (
-	"fmt"
 	"testing"
 
-	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -84,28 +82,6 @@ func TestCallsAfterDDL(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestReplacedFunctionsDeallocate has a replaced function deallocate the server's statements.
-func TestReplacedFunctionsDeallocate(t *testing.T) {
-	g, aside := startCalls(t, "deallocates", nil)
-	c, other := g.connect(t, "work_mem=2MB"), g.connect(t, "work_mem=3MB")
-	a := aside.connect(t, "")
-	for i := range 10 {
-		for range 3 {
-			simple(t, c, "select outer_one(1)")
-			simple(t, other, "select outer_one(1)")
-		}
-		simple(t, a, fmt.Sprintf("create or replace function inner_one(n int) returns int language plpgsql as $$ begin execute 'deallocate all'; return %d; end $$", i))
-		simple(t, c, "select outer_one(1)")
-		if got := sees(t, other, "show work_mem"); got != "3MB" {
-			t.Fatal(got)
-		}
-		simple(t, other, "select outer_one(1)")
-		simple(t, a, "create or replace function inner_one(n int) returns int language plpgsql as $$ begin return 1; end $$")
-		readCalls(t, g)
-	}
-	conntest.Eventually(t, "pins end", func() bool { return g.Stats().Pinned == 0 })
 }
 
 // TestCallsInCopies has a COPY that calls a function take its data behind the request.
