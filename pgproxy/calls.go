@@ -25,7 +25,7 @@ import (
 //
 // So a function may not be replaced unnoticed, nor may another one take its place: the rows of a name are those of all
 // schemas. What relations run by triggers, views and the like is known from the last reading, as for statements that
-// mention these relations themselves.
+// mention these relations themselves. DDL that the gateway sees puts all of this in doubt until the next reading.
 
 // called are the traces of such calls: a bit for each of callGroups.
 const called = (1<<callGroupCount - 1) << callShift
@@ -203,6 +203,9 @@ func askable(name string) bool {
 // callees returns the functions that leave no state. It follows build, and evident must be false.
 func (g *graph) callees() *callees {
 	c := &callees{harmless: map[string]*callee{}, rows: map[string][]uint64{}}
+	if g.nodes[everyStatement].left&traceUnknown != 0 { // no word in a source says that it uses an operator
+		return c
+	}
 	for name, nodes := range g.named {
 		left, functions := traces(0), false
 		for _, n := range nodes {
@@ -260,13 +263,15 @@ func (g *graph) reached(name string) []string {
 
 // noteCalls records calls in traces: what was known before them must still be true after them.
 func (m *machine) noteCalls() {
+	k := m.shared.knowledge
 	if m.calledBy == nil {
-		if c := m.shared.knowledge.now.Load(); c != nil {
+		m.calledAt = k.ddl.Load()
+		if c := k.now.Load(); c != nil {
 			m.calledBy = c.callees
 		}
 	}
 	m.asking.late = true
-	if m.defines {
+	if m.defines || k.doubted.Load() {
 		m.doubtCalls()
 	}
 }
@@ -277,6 +282,7 @@ func (m *machine) doubtCalls() {
 	if m.traces&called != 0 {
 		m.forgetCalls()
 		m.traces |= traceUnknown
+		m.server.stmts.retireReplay() // the functions may have deallocated the replay's statements
 	}
 }
 
@@ -288,7 +294,7 @@ func (m *machine) forgetCalls() {
 
 // callQuestion returns the question that would do instead of a check; nil = there is none.
 func (m *machine) callQuestion() *callQuestion {
-	if m.traces&called == 0 || m.traces&^(called|traceLess) != 0 || m.traces&traceLess != 0 && m.server.pins != 0 {
+	if m.traces&called == 0 || m.calledAt != m.shared.knowledge.ddl.Load() || m.traces&^(called|traceLess) != 0 || m.traces&traceLess != 0 && m.server.pins != 0 {
 		return nil
 	}
 	return m.calledBy.question(m.traces&called, &m.shared.knowledge.calls)
@@ -318,6 +324,8 @@ func (m *machine) answeredCalls(q *asking) {
 	switch {
 	case q.wrong || q.found != len(q.want):
 		m.shared.knowledge.changedUnseen()
+		m.doubtCalls()
+	case m.calledAt != m.shared.knowledge.ddl.Load(): // the calls may have waited for a trigger, for example
 		m.doubtCalls()
 	case !q.late && m.traces&called == q.calls:
 		m.forgetCalls()

@@ -70,6 +70,8 @@ type knowledge struct {
 	calls   callGroups              // for catalog.callees
 	wanted  atomic.Bool             // with evident: clients call functions for which callees are needed
 	tries   atomic.Int32            // with evident: readings of callees that have failed
+	ddl     atomic.Uint64           // increases whenever a transaction that may define something begins or ends
+	doubted atomic.Bool             // there may have been DDL since the last catalog was read, or be some
 	digest  atomic.Pointer[string]  // the statement that asks for a digest; nil = none yet
 
 	unknown    atomic.Bool  // it has been logged that the catalogs cannot be read
@@ -156,6 +158,7 @@ func (k *knowledge) defining() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.open++
+	k.doubt()
 	k.markOutdated()
 }
 
@@ -165,7 +168,14 @@ func (k *knowledge) defined() {
 	defer k.mu.Unlock()
 	k.open--
 	k.changes++
+	k.doubt()
 	k.markOutdated()
+}
+
+// doubt records that what the last catalog says of calls may be wrong. mu is held.
+func (k *knowledge) doubt() {
+	k.doubted.Store(true)
+	k.ddl.Add(1)
 }
 
 // lost is defined for a transaction that may still run on the server.
@@ -250,6 +260,7 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 		} else {
 			k.now.Store(k.read)
 		}
+		k.doubted.Store(seen != k.changes || k.open > 0)
 		if seen != k.changes {
 			return
 		}

@@ -163,6 +163,7 @@ type work struct {
 
 	traces             traces   // what statements may have left, since the last check or the lease
 	checked            traces   // traces before the last check
+	calledAt           uint64   // knowledge.ddl, when the first call in traces was judged
 	calledBy           *callees // what was known when the first call in traces was judged
 	asking             asking   // of askBehind; without a callQuestion, there is none
 	listens            bool     // LISTEN was answered since the server connection was leased

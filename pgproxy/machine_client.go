@@ -316,8 +316,9 @@ func (m *machine) bind(msg message) (action, error) {
 	m.noteSweep(portal, name, st)
 	m.noteBound(name, st, left)
 	m.bound, m.boundOn, m.portal = st, on, append(m.portal[:0], portal...)
-	m.mayChange(left&traceUnknown != 0 || st != nil && !st.steady || st == nil && !m.unnamed.steady, false)
-	m.st.push(op{kind: opBind, st: st, on: on})
+	steady := st != nil && st.steady || st == nil && m.unnamed.steady
+	m.mayChange(left&traceUnknown != 0 || !steady, false)
+	m.st.push(op{kind: opBind, st: st, on: on, ends: steady})
 	if on == nil {
 		return action{do: pass}, nil // under the client's name
 	}

@@ -47,7 +47,7 @@ type op struct {
 	existedBefore bool             // of opOwn: the server had a statement under name before
 	lists         bool             // of opOwn: a request of machine.list
 	asks          bool             // of opOwn: a question, see askBehind
-	ends          bool             // of opQuery: it is one statement, behind which no transaction is open
+	ends          bool             // of opQuery: it is one statement, behind which no transaction is open; of opBind: it may be one, and is no COPY
 	st            *statement       // the client's statement that is prepared, used or closed; may be nil
 	on            *serverStatement // the server's statement that is prepared or used; may be nil
 	// name is the client's name of st while st is being prepared or closed; for opQuery and opExecute, the names of
@@ -201,7 +201,7 @@ func (s *state) endsAlone() bool {
 		o := &s.queue[i]
 		switch {
 		case o.kind == opOwn:
-		case requests > 0 || o.kind == opRejected || o.kind == opReplay: // a server that refuses the replay skips everything up to a Sync
+		case requests > 0 || o.kind == opRejected || o.kind == opReplay || o.kind == opBind && !o.ends: // a server that refuses the replay skips everything up to a Sync
 			return false
 		case o.kind == opExecute:
 			executed++
