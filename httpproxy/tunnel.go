@@ -152,8 +152,8 @@ func (t *tunnel) logEnd(err error) {
 // start starts one direction: it copies src to dst until src ends, and passes the end on.
 func (t *tunnel) start(src, dst fiber.Stream, toServer bool, moved func(int)) {
 	over := func(readErr, writeErr error) {
-		defer t.part()
 		defer t.running.Done()
+		defer t.part() // first: a session that waits for the directions has nothing to be resumed with
 		if errors.Is(writeErr, fiber.ErrPanicked) {
 			t.Reset(errPanicked)
 			return
