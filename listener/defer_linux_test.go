@@ -21,7 +21,7 @@ func TestSilentClientComesLater(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = e.Close() })
 			if e.Kind() == fiber.Goroutine {
-				return // no loops here
+				t.Skip("no loops here")
 			}
 			l, err := e.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
