@@ -108,9 +108,6 @@ func keepAlive(fd int, on bool) {
 	setTCPOptions(fd, TCPOptions{KeepAliveCount: keepAliveCount})
 }
 
-// deferAccept does nothing: the system has no such option.
-func deferAccept(int, bool) {}
-
 func setTCPOptions(fd int, o TCPOptions) {
 	if o.keepsAlive() {
 		count := o.KeepAliveCount

@@ -99,16 +99,6 @@ func keepAlive(fd int, on bool) {
 	setTCPOptions(fd, TCPOptions{KeepAliveCount: keepAliveCount})
 }
 
-// deferAccept sets the time in which a listening socket does not report silent clients, in seconds: as short as
-// possible, because to a limit or time-out of connections such a client is not there.
-func deferAccept(fd int, on bool) {
-	silent := 0
-	if on {
-		silent = 1
-	}
-	setOption(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, silent)
-}
-
 func setTCPOptions(fd int, o TCPOptions) {
 	if o.keepsAlive() {
 		count := o.KeepAliveCount

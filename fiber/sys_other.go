@@ -45,7 +45,6 @@ func closeSocket(int)               {}
 func noDelay(int)                   {}
 func useReno(int)                   {}
 func keepAlive(int, bool)           {}
-func deferAccept(int, bool)         {}
 func setTCPOptions(int, TCPOptions) {}
 func resetOnClose(int, bool)        {}
 func peerEnded(int) bool            { return false }

@@ -72,10 +72,6 @@ type Config struct {
 	// bytes, and up to a hundred such clients a second get a session. Clients that have reset their
 	// connection, or that half-closed it before a required PROXY header, never get a session.
 	// Stats.Gone counts the clients that got no session because they had disconnected.
-	//
-	// With ClientFirst, on Linux, a TCP connection to a listener of an engine is accepted when its
-	// client has sent something or has ended its stream, or after about a second, see
-	// fiber.DeferAccept. A client that resets its connection before that is not counted at all.
 	ClientFirst bool
 	// ProxyTimeout bounds the reading of the header; 0 = DefaultProxyTimeout.
 	ProxyTimeout time.Duration

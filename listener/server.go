@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/ratelimit"
 	"github.com/headpond/headpond/traffic"
 )
@@ -114,12 +113,7 @@ func (s *Server) Update(cfg Config) error {
 
 func (s *Server) apply(cfg Config) {
 	cfg = cfg.withDefaults()
-	s.mu.Lock()
 	s.cfg.Store(&cfg)
-	for l := range s.listeners {
-		fiber.DeferAccept(l, cfg.ClientFirst)
-	}
-	s.mu.Unlock()
 	s.connLimit.resize(cfg.MaxConns, cfg.MaxQueue)
 }
 
@@ -176,7 +170,6 @@ func (s *Server) addListener(l net.Listener) bool {
 		return false
 	}
 	s.listeners[l] = struct{}{}
-	fiber.DeferAccept(l, s.config().ClientFirst)
 	if s.address == "" {
 		s.address = l.Addr().String()
 	}
