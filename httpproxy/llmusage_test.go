@@ -255,7 +255,9 @@ func TestTokensEstimated(t *testing.T) {
 					_, _ = io.Copy(io.Discard, resp.Body)
 				}
 				name := fmt.Sprint(proto, " to ", protocol, path)
-				eventually(t, name+" is counted", func() bool { return len(p.Models()) == 1 && p.Models()[0].Input > 0 && (p.Models()[0].Output > 0 || path == "/broken") })
+				eventually(t, name+" is counted", func() bool {
+					return len(p.Models()) == 1 && p.Models()[0].Input > 0 && (p.Models()[0].Output > 0 || path == "/broken")
+				})
 				if m := p.Models()[0]; m.Estimated != 1 || m.Known+m.Unknown != 0 || m.Input != 10 || m.Output != 3 && path != "/broken" {
 					t.Errorf("%s: %+v", name, m)
 				}
