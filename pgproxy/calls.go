@@ -23,7 +23,7 @@ import (
 // the names of the functions and of those that they may call. If they are still the same, the calls have left nothing.
 // Otherwise a check for state of any kind follows, which takes the server ten times as long.
 //
-// So a function may not be replaced unnoticed, nor may another one take its place: the rows of a name are those of all
+// So a function may not be replaced unnoticed, nor may another one of its name take its place: the rows of a name are those of all
 // schemas. What relations run by triggers, views and the like is known from the last reading, as for statements that
 // mention these relations themselves. DDL that the gateway sees puts all of this in doubt until the next reading.
 
