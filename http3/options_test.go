@@ -152,23 +152,15 @@ func TestOptionsOfRoutes(t *testing.T) {
 
 func (tc *optionsCase) run(t *testing.T, w *world, tr http.RoundTripper, version string) {
 	t.Helper()
-	var body io.Reader = strings.NewReader(tc.body)
-	if tc.streamed {
-		body = io.MultiReader(body) // hides the length
+	text, resp, id := tc.ask(t, w, tr)
+	if tc.status == http.StatusTooManyRequests { // a client may have its answer before the tokens are counted
+		conntest.Eventually(t, tc.name, func() bool {
+			if resp.StatusCode == http.StatusOK {
+				text, resp, id = tc.ask(t, w, tr)
+			}
+			return resp.StatusCode != http.StatusOK
+		})
 	}
-	r, err := http.NewRequest(tc.method, w.url(tc.path), body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := "id-" + strings.ReplaceAll(tc.name, " ", "-")
-	r.Header.Set("X-Request-Id", id)
-	if tc.key != "" {
-		r.Header.Set("Authorization", "Bearer "+tc.key)
-	}
-	if strings.HasPrefix(tc.body, "{") {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	text, resp := do(t, tr, r)
 	says := strings.NewReplacer("{host}", "127.0.0.1", "{id}", id).Replace(tc.says)
 	if resp.StatusCode != tc.status || !strings.Contains(text, says) || resp.Proto != version {
 		t.Errorf("%s: %s %s %.300q, want %d with %q", tc.name, resp.Proto, resp.Status, text, tc.status, says)
@@ -181,4 +173,27 @@ func (tc *optionsCase) run(t *testing.T, w *world, tr http.RoundTripper, version
 			t.Errorf("%s: %s is %q, want %q", tc.name, name, got, want)
 		}
 	}
+}
+
+// ask sends the request, whose id it returns with the answer.
+func (tc *optionsCase) ask(t *testing.T, w *world, tr http.RoundTripper) (text string, resp *http.Response, id string) {
+	t.Helper()
+	var body io.Reader = strings.NewReader(tc.body)
+	if tc.streamed {
+		body = io.MultiReader(body) // hides the length
+	}
+	r, err := http.NewRequest(tc.method, w.url(tc.path), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id = "id-" + strings.ReplaceAll(tc.name, " ", "-")
+	r.Header.Set("X-Request-Id", id)
+	if tc.key != "" {
+		r.Header.Set("Authorization", "Bearer "+tc.key)
+	}
+	if strings.HasPrefix(tc.body, "{") {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	text, resp = do(t, tr, r)
+	return text, resp, id
 }
