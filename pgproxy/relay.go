@@ -455,6 +455,12 @@ func (s *session) awaitAnswers() error {
 	defer s.mu.Unlock()
 	s.machine.waited()
 	if s.machine.refusedReplay && s.broken == nil && s.srv != nil && s.machine.over() {
+		if s.reading {
+			s.interruptServerReader() // it would go on to read another client's answers
+		}
+		if s.broken != nil {
+			return s.broken
+		}
 		s.release() // the message goes to another server connection, for which it may have to wait
 		return s.c.Writer.Flush()
 	}

@@ -172,13 +172,26 @@ func (s *session) stopServerReader() {
 	// The server reader may be writing, with mu held, to a client that does not read.
 	_ = s.c.Conn.SetWriteDeadline(time.Now().Add(lingerTime))
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.srv != nil {
+		s.interruptServerReader()
+		return
+	}
+	s.mu.Unlock()
+	s.readers.Wait()
+	s.mu.Lock()
+}
+
+// interruptServerReader ends the server reader, if one runs, wherever it waits for the server. mu is held, but not while this
+// waits.
+func (s *session) interruptServerReader() {
 	srv := s.srv
-	if srv != nil && s.reading {
+	if s.reading {
+		s.forwarding = true // so that the server reader does not give the server connection, with this deadline, to another client
 		_ = srv.conn.SetReadDeadline(unixPast)
 	}
 	s.mu.Unlock()
 	s.readers.Wait()
-	if srv != nil {
-		_ = srv.conn.SetReadDeadline(time.Time{})
-	}
+	_ = srv.conn.SetReadDeadline(time.Time{})
+	s.mu.Lock()
 }

@@ -86,14 +86,8 @@ func (s *session) mayRenew() bool {
 // stopReading ends the server reader of a lease in which everything is answered.
 func (s *session) stopReading() error {
 	s.mu.Lock()
-	if s.reading {
-		_ = s.srv.conn.SetReadDeadline(unixPast)
-	}
-	s.mu.Unlock()
-	s.readers.Wait()
-	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.srv.conn.SetReadDeadline(time.Time{})
+	s.interruptServerReader()
 	return s.broken
 }
 
@@ -101,8 +95,9 @@ func (s *session) stopReading() error {
 // have left nothing. It returns false, and has done nothing, if there is none at hand.
 func (s *session) swapForClean() bool {
 	x := &s.x
-	if !s.machine.st.closed() || s.srv.w.Buffered() > 0 {
-		return false // the gateway has begun something there
+	// A server reader would go on to read the other server connection, or this one for its next client.
+	if s.stopReading() != nil || !s.machine.st.closed() || s.srv.w.Buffered() > 0 || s.srv.hasUnread() || s.srv.r.Left() > 0 {
+		return false // the gateway, or the server, has begun something there
 	}
 	x.parker.kind = s.machine.kindOf()
 	lease, ok := s.b.up.TryAcquireKey("", x.parker.Affinity())
