@@ -101,6 +101,7 @@ type loop struct {
 	fibers    int
 	began     time.Time // of the current tick
 	now       int64     // the same in the loops' clock
+	eventAt   int64     // when the last wait ended that did not end idle
 	timers    timers
 	closing   bool
 	open      int // number of connections and listeners
@@ -239,6 +240,9 @@ func (l *loop) wait(until int64) {
 	l.waiting.Store(false)
 	before := l.now
 	l.readClock()
+	if !idle {
+		l.eventAt = l.now
+	}
 	if idle && l.now-before >= int64(idleAfter) && !keepFibers { // a busy system may take the processor away for longer
 		l.trim(keptFibers)
 	}
@@ -460,6 +464,14 @@ func (l *loop) logger() *slog.Logger { return l.engine.cfg.Logger }
 // has to compete for a processor. A raw wait keeps its processor, so there must be another one for the rest of the
 // program, and the runtime must be able to interrupt the wait (by its preemption signal) to stop the world.
 type rawWaits struct{ processors int } // processors that Go may use; 0 = never wait raw
+
+// busyFor is how long after an event a loop is busy. Go's scheduler pays for each end of an ordinary wait that has
+// lasted 10 ms, or that was the program's last: its monitor then wakes up every 20 µs for a while. The raw waits of a
+// loop cost an interruption every 10 ms.
+const busyFor = 50 * time.Millisecond
+
+// isBusy reports whether events come so often that raw waits cost less than ordinary ones.
+func (l *loop) isBusy() bool { return l.now-l.eventAt < int64(busyFor) }
 
 func newRawWaits() rawWaits {
 	if asyncPreemptOff() {

@@ -16,7 +16,6 @@ type readiness struct {
 	loop    *loop
 	queue   systemQueue
 	scratch []byte // buffer of move, used for one piece at a time
-	idle    bool   // the last wait ended without an event
 	raw     rawWaits
 
 	batch   *batchSender // nil = the system has no batches: each message is sent at once
@@ -330,12 +329,11 @@ func (p *readiness) wait(until int64) (idle bool) {
 	case until > 0:
 		left = max(until-nanotime(), 0)
 	}
-	n := p.queue.wait(left, left == 0 || !p.idle && p.raw.allowed())
-	p.idle = n == 0 && left != 0
+	n := p.queue.wait(left, left == 0 || p.loop.isBusy() && p.raw.allowed())
 	for i := range n {
 		p.handle(p.queue.event(i))
 	}
-	return p.idle
+	return n == 0 && left != 0
 }
 
 func (p *readiness) handle(slot, generation uint32, is readyEvents) {

@@ -32,7 +32,6 @@ type uring struct {
 	unchecked  []*Conn        // connections that have received since checkForResets last ran
 	checkedAt  int64          // when checkForResets last ran
 	polls      []unix.PollFd  // for checkForResets
-	idle       bool           // the last wait ended without an event
 	raw        rawWaits
 }
 
@@ -383,10 +382,13 @@ func (p *uring) watchEvent() {
 	s.userData = userData(kindWake, wakeSlot, 0)
 }
 
-// resetCheckInterval is how often a busy loop checks for resets that have arrived together with data. A loop that goes
-// idle checks once more after another resetCheckInterval. A timer shorter than the system's tick would cost too much to
-// set one for each wait.
-const resetCheckInterval = 10 * time.Millisecond
+// resetCheckInterval is how often a busy loop checks for resets that have arrived together with data, and
+// idleResetCheck when a loop that goes idle checks once more: with a few events in a second it would otherwise wake up
+// for a check after nearly each.
+const (
+	resetCheckInterval = 10 * time.Millisecond
+	idleResetCheck     = 100 * time.Millisecond
+)
 
 // scheduleCheck checks for resets if it is time to, and otherwise bounds the wait.
 func (p *uring) scheduleCheck(until int64) int64 {
@@ -396,7 +398,7 @@ func (p *uring) scheduleCheck(until int64) int64 {
 		p.checkForResets()
 		return until
 	}
-	if limit := now + int64(resetCheckInterval); until == 0 || until > limit {
+	if limit := p.checkedAt + int64(idleResetCheck); until == 0 || until > limit {
 		return limit
 	}
 	return until
@@ -456,7 +458,7 @@ func (p *uring) wait(until int64) (idle bool) {
 	if until > 0 {
 		left = max(until-nanotime(), 1)
 	}
-	p.ring.enter(wait, !p.idle && p.raw.allowed(), left)
+	p.ring.enter(wait, p.loop.isBusy() && p.raw.allowed(), left)
 	complete := p.ring.allReported()
 	from, to := p.ring.completions()
 	for i := from; i != to; i++ {
@@ -464,8 +466,7 @@ func (p *uring) wait(until int64) (idle bool) {
 	}
 	p.ring.taken(to)
 	p.noteSent(complete)
-	p.idle = wait && from == to
-	return p.idle
+	return wait && from == to
 }
 
 func (p *uring) complete(e cqe) {
