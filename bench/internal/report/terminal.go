@@ -16,7 +16,7 @@ var howTo = []string{
 	"× X is an arm's figure divided by X's in the same round, the median of these; ± is its 95 % interval. It says noise where that is wider than 7 %, or where other programs used more than 10 % of the processors: such a figure proves nothing.",
 	"CPU µs/op is the processor time of the process under test, all threads and children, for each operation. Throughput is shared with the generator and the backend, which run on the same machine.",
 	"direct is the generator before the backend with nothing between: the most that can be measured here.",
-	"@70 asks every arm for the same rate, 70 % of what the slowest can. An operation's time begins when it was due, so that a stall counts for all that it has delayed.",
+	"@70 asks every arm for the same rate, 70 % of what the slowest can; @20 and @5 ask for 20 % and 5 %. An operation's time begins when it was due, so that a stall counts for all that it has delayed.",
 	"op/opened connection is how many operations a round had for each connection to the backend that was opened in it; all of them where none was. That of a library is since its pool was made.",
 }
 

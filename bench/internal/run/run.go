@@ -43,9 +43,10 @@ type Case struct {
 	Arms []string
 	// Open prepares an arm for this case.
 	Open func(ctx context.Context, arm string, s Stopper) (Meter, error)
-	// RateOf names a case: this one runs at 70 % of the throughput of that case's slowest arm. "" means as fast as
-	// possible.
+	// RateOf names a case: this one runs at the fraction Load of the throughput of that case's slowest arm. "" means as
+	// fast as possible.
 	RateOf string
+	Load   float64
 	// Seconds replaces the length of a round if it is not 0.
 	Seconds float64
 	// Beside is the approximate time that a round takes in addition to its length, in seconds, for the estimate. A
@@ -65,9 +66,6 @@ type Group struct {
 	// Prepare starts the backends of the arms.
 	Prepare func(ctx context.Context) error
 }
-
-// saturation is the fraction of the slowest arm's throughput that is requested from all arms at a fixed rate.
-const saturation = 0.7
 
 // turns is how often the arms of a group are started anew, each time for a part of the rounds. The layout of a
 // process's memory, and the processors on which its threads run, change a figure by up to a fifth for the life of the
@@ -322,7 +320,7 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, turn int, running
 		return err
 	}
 	if c.RateOf != "" && res.Rate == 0 {
-		if res.Rate = r.rate(c.RateOf, res); res.Rate == 0 {
+		if res.Rate = r.rate(c, res); res.Rate == 0 {
 			r.done += r.cost(g, c, turn)
 			return nil
 		}
@@ -449,9 +447,10 @@ func baseline(c *result.Case, names []string) string {
 	return ""
 }
 
-// rate returns 70 % of the throughput of the slowest arm of case id, among the arms that are also in the paced case.
-func (r *Runner) rate(id string, paced *result.Case) float64 {
-	c := r.Results.Case(id)
+// rate returns what of asks for: a fraction of the throughput of another case's slowest arm, among the arms that are
+// also in the paced case.
+func (r *Runner) rate(of Case, paced *result.Case) float64 {
+	c := r.Results.Case(of.RateOf)
 	if c == nil {
 		return 0
 	}
@@ -461,7 +460,7 @@ func (r *Runner) rate(id string, paced *result.Case) float64 {
 			slowest = s.Median
 		}
 	}
-	return saturation * slowest
+	return of.Load * slowest
 }
 
 // say writes the progress line.

@@ -76,7 +76,7 @@ func (d *diary) group() run.Group {
 	metrics := []string{result.Throughput}
 	g.Cases = []run.Case{
 		{Info: result.Case{ID: "full", Metrics: metrics}, Baselines: []string{"absent", "b"}, Open: open},
-		{Info: result.Case{ID: "paced", Metrics: metrics}, Baselines: []string{"b"}, Open: open, RateOf: "full", Arms: []string{"a"}, Rounds: 2},
+		{Info: result.Case{ID: "paced", Metrics: metrics}, Baselines: []string{"b"}, Open: open, RateOf: "full", Load: 0.7, Arms: []string{"a"}, Rounds: 2},
 	}
 	return g
 }

@@ -51,7 +51,7 @@ func (e *Env) prepareWeb(context.Context) error { return e.backend(&e.web, "http
 
 func (e *Env) webBackend() *peers.Backend { return e.web }
 
-// gets is W2b with conns connections, as fast as possible and at 70 % of the slowest arm.
+// gets is W2b with conns connections, as fast as possible and at part loads.
 func (e *Env) gets(suite string, arms []string, conns int) []run.Case {
 	id := fmt.Sprintf("W2b/%d", conns)
 	full := run.Case{
@@ -61,10 +61,7 @@ func (e *Env) gets(suite string, arms []string, conns int) []run.Case {
 		},
 		Baselines: proxyBaselines, Arms: arms, Open: e.openLoad(load.Get("/"), conns, e.webBackend),
 	}
-	paced := full
-	paced.Info.ID, paced.RateOf, paced.Arms = id+"@70", id, fast
-	paced.Info.Title += ", at 70 % of the slowest arm's throughput"
-	return []run.Case{full, paced}
+	return e.partLoads(full, fast)
 }
 
 // fast are the arms of the paced cases. Without the arms of the standard library and the study, 70 % of the slowest is

@@ -113,7 +113,7 @@ func (e *Env) openStatements(dial func(addr string) func(context.Context) (net.C
 // maxDirect is the largest number of clients with an arm without a pooler: the server accepts 400.
 const maxDirect = 200
 
-// lookUps is W3c with simple queries from our generator, as fast as possible and at 70 % of the slowest arm.
+// lookUps is W3c with simple queries from our generator, as fast as possible and at part loads.
 func (e *Env) lookUps(suite string, conns int) []run.Case {
 	id := fmt.Sprintf("W3c/simple/%d", conns)
 	arms := namesOf(e.poolers())
@@ -128,10 +128,7 @@ func (e *Env) lookUps(suite string, conns int) []run.Case {
 		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Arms: arms,
 		Open: e.openQueries(func() load.Workload { return load.LookUp(e.pg.Rows) }, conns),
 	}
-	paced := full
-	paced.Info.ID, paced.RateOf, paced.Arms = id+"@70", id, namesOf(e.poolers()[1:])
-	paced.Info.Title += ", at 70 % of the slowest arm's throughput"
-	return []run.Case{full, paced}
+	return e.partLoads(full, namesOf(e.poolers()[1:]))
 }
 
 // stateClients is the number of clients in the cases with pinned clients: half of the 20 server connections may be pinned.

@@ -41,7 +41,7 @@ func (e *Env) echoBackend() *peers.Backend { return e.echo }
 
 func (e *Env) prepareEcho(context.Context) error { return e.backend(&e.echo, "echo") }
 
-// sustained is W1c with conns clients, as fast as possible and at 70 % of the slowest arm.
+// sustained is W1c with conns clients, as fast as possible and at part loads.
 func (e *Env) sustained(suite string, arms []string, conns int) []run.Case {
 	id := fmt.Sprintf("W1c/%d", conns)
 	open := e.openLoad(load.Echo(echoSize), conns, e.echoBackend)
@@ -52,10 +52,25 @@ func (e *Env) sustained(suite string, arms []string, conns int) []run.Case {
 		},
 		Baselines: proxyBaselines, Arms: arms, Open: open,
 	}
-	paced := full
-	paced.Info.ID, paced.RateOf = id+"@70", id
-	paced.Info.Title += ", at 70 % of the slowest arm's throughput"
-	return []run.Case{full, paced}
+	return e.partLoads(full, arms)
+}
+
+// partLoads returns full, and for some of its arms the same at 70, 20 and 5 % of the throughput of the slowest of them:
+// servers are rarely busier.
+func (e *Env) partLoads(full run.Case, arms []string) []run.Case {
+	cases := []run.Case{full}
+	loads := []int{70, 20, 5}
+	if e.Quick {
+		loads = loads[:1]
+	}
+	for _, percent := range loads {
+		paced := full
+		paced.Info.ID = fmt.Sprintf("%s@%d", full.Info.ID, percent)
+		paced.Info.Title += fmt.Sprintf(", at %d %% of the slowest arm's throughput", percent)
+		paced.RateOf, paced.Load, paced.Arms = full.Info.ID, float64(percent)/100, arms
+		cases = append(cases, paced)
+	}
+	return cases
 }
 
 // clients returns "1 client" or "64 clients".
