@@ -52,7 +52,8 @@
 //     first receive of a connection is also a single one, because its traffic is not known yet.
 //     Bulk data between two TCP connections is spliced, by CopyTo, or by a Transfer if it is
 //     framed. The kernel does not report a reset that arrives together with data. Loops therefore
-//     poll for resets every 10 ms, on all connections that have received something.
+//     poll for resets every 10 ms, on all connections that have received something. A loop without
+//     other events does so after 100 ms.
 //   - On epoll, small messages are gathered, and sent together at the end of a tick by io_submit,
 //     the kernel's older interface for asynchronous I/O. On sockets the call is synchronous, and
 //     containers often permit it where they forbid io_uring. Without it each message takes a system
@@ -76,8 +77,9 @@
 //   - A connection has one timer in the heap of its loop. If a deadline moves later, the timer is
 //     not changed; it is armed again when it fires, so moving a deadline costs nothing.
 //   - A busy loop keeps its processor while it waits: it uses a raw system call, which Go's
-//     scheduler does not see. The runtime's preemption signal interrupts it. An idle loop uses an
-//     ordinary system call.
+//     scheduler does not see. The runtime's preemption signal interrupts it. A loop that has had no
+//     event for 50 ms uses an ordinary system call. If it did so between the events of a light load,
+//     the runtime's monitor would wake up every 20 µs for a while after each.
 //   - The engine does not change GOMAXPROCS. With half as many loops as cores, raw waits leave the
 //     rest of the program processors. If all engines of the process together have as many loops as
 //     GOMAXPROCS, there are no raw waits.

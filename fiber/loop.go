@@ -465,9 +465,9 @@ func (l *loop) logger() *slog.Logger { return l.engine.cfg.Logger }
 // program, and the runtime must be able to interrupt the wait (by its preemption signal) to stop the world.
 type rawWaits struct{ processors int } // processors that Go may use; 0 = never wait raw
 
-// busyFor is how long after an event a loop is busy. Go's scheduler pays for each end of an ordinary wait that has
-// lasted 10 ms, or that was the program's last: its monitor then wakes up every 20 µs for a while. The raw waits of a
-// loop cost an interruption every 10 ms.
+// busyFor is how long after an event a loop is busy. An ordinary wait of more than 10 ms, or the only one of a program,
+// costs more than it seems: Go's monitor takes the processor away, and then wakes up every 20 µs for a while. Raw waits
+// cost an interruption every 10 ms. With 100 look-ups a second the monitor took as much time as the loop.
 const busyFor = 50 * time.Millisecond
 
 // isBusy reports whether events come so often that raw waits cost less than ordinary ones.
