@@ -104,16 +104,6 @@ func (w *world) ready() {
 	}
 }
 
-// answers checks that a new client is served.
-func (w *world) answers(tr http.RoundTripper, url string) *http.Response {
-	w.t.Helper()
-	body, resp := get(w.t, tr, url)
-	if !strings.HasPrefix(body, "GET ") {
-		w.t.Errorf("%q", body)
-	}
-	return resp
-}
-
 // TestUDPSocketFails: HTTP/3 is not announced while its socket has failed, other clients notice nothing, and a reload opens the socket again.
 func TestUDPSocketFails(t *testing.T) {
 	everywhere(t, func(t *testing.T, w *world) {
