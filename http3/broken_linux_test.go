@@ -3,7 +3,6 @@ package http3_test
 import (
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"strings"
 	"syscall"
