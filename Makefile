@@ -26,9 +26,9 @@ PURE      := ^TestNamesInServerCertificates$$
 FIRST     := ^TestPipesAre|^TestLateLook$$
 SHARES    := 2
 RELEASED  := sessions-epoll sessions-goroutine-0 integration-epoll integration-goroutine
-PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
-# What may depend on the processor: the packages with system calls, without those that have SQLite, which takes a minute to compile for a platform.
-ARCHPKGS  := ./fiber/... ./listener ./mux/... ./pgproxy ./pool/httppool ./tcpproxy ./tunnel ./udpproxy ./upstream/... ./internal/freeport ./internal/kubenode ./internal/splice
+# Other platforms for which the types of everything are checked, and those for which fiber is compiled, too.
+COMPILED  := darwin/arm64 windows/amd64 linux/arm64
+PLATFORMS := $(COMPILED) linux/386
 
 # What `make dist` builds for; the benchmarks are for Linux.
 RELEASES  := linux/amd64 linux/arm64 darwin/arm64 windows/amd64
@@ -81,7 +81,7 @@ test: test-deps ## Vet and test everything, with -race wherever it can tell more
 	@$(MAKE) --no-print-directory test-report
 	@# The packages that take longest begin first, so that none of them runs alone at the end.
 	@PACKAGES="./fiber ./bench/cmd/headpond-bench ./pgproxy/sqlite ./route ./peers ./http3 ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./http3/... ./peers/... ./route/ginroute/... ./tracing/..." \
-		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' SHARES='$(SHARES)' FIRST='$(FIRST)' RELEASED='$(RELEASED)' PLATFORMS='$(PLATFORMS)' ARCHPKGS='$(ARCHPKGS)' sh scripts/test.sh
+		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' SHARES='$(SHARES)' FIRST='$(FIRST)' RELEASED='$(RELEASED)' PLATFORMS='$(PLATFORMS)' COMPILED='$(COMPILED)' sh scripts/test.sh
 
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done

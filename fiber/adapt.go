@@ -3,7 +3,9 @@ package fiber
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net"
+	"runtime/debug"
 	"sync/atomic"
 	"syscall"
 )
@@ -81,21 +83,33 @@ func (w *adapted) ReadFrom(r io.Reader) (n int64, err error) {
 	return io.Copy(w.Conn, r)
 }
 
-// Close does not wait in a fiber, which may hold a lock that other fibers of its loop wait for. There the connection is
-// closed by a goroutine that lives as long as its Close takes, and the error is lost.
+// Close does not wait in a fiber, which may hold a lock that other fibers of its loop wait for. There the engine closes
+// the connection on a goroutine, and logs the error.
 func (w *adapted) Close() error {
 	c := io.Closer(w.Conn)
 	if w.resets.Load() {
 		c = below[lingering](w.Conn)
 	}
-	if w.waits() {
-		go func() {
-			defer func() { _ = recover() }() // a panic there would end the program, not a session
-			_ = c.Close()
-		}()
+	if f := currentFiber(); f != nil && !w.direct {
+		f.loop.engine.closeAside(c)
 		return nil
 	}
 	return c.Close()
+}
+
+// closeAside closes c for a fiber, on a goroutine for which Engine.Close waits. A panic there would end the program, not
+// a session.
+func (e *Engine) closeAside(c io.Closer) {
+	e.closers.Go(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				e.cfg.Logger.Error("closing a connection panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			}
+		}()
+		if err := c.Close(); err != nil {
+			e.cfg.Logger.Debug("closing a connection has failed", slog.Any("error", err))
+		}
+	})
 }
 
 func (w *adapted) CloseWrite() (err error) {

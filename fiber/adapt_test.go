@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // A pipe has no descriptor for a loop to wait for: its other end is read by a fiber of the same
@@ -60,6 +63,54 @@ func TestStreamOfClosesWithoutWaiting(t *testing.T) {
 			t.Errorf("the other end reads %v", err)
 		}
 	})
+}
+
+// closedLate is a connection whose Close waits until the engine has closed another one, and then fails or panics.
+type closedLate struct {
+	net.Conn
+	other  net.Conn
+	fault  any // a panic, unless nil
+	closed bool
+}
+
+func (c *closedLate) Close() error {
+	_, _ = c.other.Read(make([]byte, 1))
+	c.closed = true
+	if c.fault != nil {
+		panic(c.fault)
+	}
+	return errors.New("the other end has gone")
+}
+
+// TestEngineWaitsForClose: the goroutine that closes a connection for a fiber ends with the engine, and the log has what
+// no caller gets. The race detector sees closed if nothing waits for it.
+func TestEngineWaitsForClose(t *testing.T) {
+	for _, kind := range kinds(t) {
+		if kind == fiber.Goroutine {
+			continue // there the caller waits, and gets the error
+		}
+		for _, fault := range []any{nil, "out of luck"} {
+			log := conntest.Log{}
+			e := newEngine(t, fiber.Config{Engine: kind, Loops: 1, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+			c, s := pair(t, e, "tcp")
+			near, far := net.Pipe()
+			late := &closedLate{Conn: near, other: s, fault: fault}
+			on(c, func() {
+				if err := fiber.StreamOf(late).Close(); err != nil {
+					t.Errorf("%s: Close in a fiber: %v", kind, err)
+				}
+			})
+			_ = e.Close()
+			want := `level=DEBUG msg="closing a connection has failed" error="the other end has gone"`
+			if fault != nil {
+				want = `level=ERROR msg="closing a connection panicked" panic="out of luck"`
+			}
+			if !late.closed || !strings.Contains(log.String(), want) {
+				t.Errorf("%s: after the engine's Close the connection's has ended: %v; the log, without %s:\n%s", kind, late.closed, want, &log)
+			}
+			_, _ = near.Close(), far.Close()
+		}
+	}
 }
 
 func TestStreamOfLeavesTheEnginesOwn(t *testing.T) {

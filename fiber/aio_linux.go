@@ -42,7 +42,7 @@ type aioBlock struct {
 
 const aioWrite = 1 // IOCB_CMD_PWRITE
 
-// aioRing is the header of the memory that the kernel shares (struct aio_ring); aioEvents follow it. A process may read
+// aioRing is the header of the memory that the kernel shares (struct aio_ring); values of aioEvent follow it. A process may read
 // them without a system call, as io_getevents(3) of libaio does.
 type aioRing struct {
 	_, entries uint32

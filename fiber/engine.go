@@ -50,7 +50,8 @@ type Config struct {
 	// Loops is the number of threads that run fibers; default half of GOMAXPROCS, at least 1. One loop uses one core;
 	// connections stay on their loop.
 	Loops int
-	// Logger logs panics of fibers and the watchdog's findings; default slog.Default().
+	// Logger logs panics of fibers, the watchdog's findings, and at debug level errors of Close that no caller gets (see
+	// StreamOf); default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -94,6 +95,7 @@ type Engine struct {
 	wakeWatch chan struct{} // capacity 1
 	noWatch   atomic.Bool   // the watchdog sleeps until a loop wakes it
 	watching  sync.WaitGroup
+	closers   sync.WaitGroup // goroutines that close connections for fibers; fibers start them
 	closing   sync.Once
 }
 
@@ -151,11 +153,13 @@ func (e *Engine) startAll() error {
 	return nil
 }
 
-// Close ends the engine: it closes every connection and listener, and waits until all fibers have ended. It must not be
-// called on a fiber of the engine, for which it would wait.
+// Close ends the engine: it closes every connection and listener, and waits until all fibers have ended, and with them the
+// Close of other connections that they have closed (StreamOf). It must not be called on a fiber of the engine, for which
+// it would wait.
 func (e *Engine) Close() error {
 	e.closing.Do(func() {
 		e.stopAll()
+		e.closers.Wait()
 		close(e.stopWatch)
 		e.watching.Wait()
 	})

@@ -6,7 +6,7 @@ import "net"
 
 // spliceLoop knows no connection: there are no loops.
 func (t *Transfer) spliceLoop(Stream, net.Conn, int64) (n int, done, known bool, err error) {
-	return 0, nil, false, false
+	return 0, false, false, nil
 }
 
 // emptyLoop knows no connection: there are no loops.

@@ -3,7 +3,6 @@ package http3_test
 import (
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -102,16 +101,6 @@ func (w *world) ready() {
 	if why := w.gw.Snapshot().NotReady; len(why) > 0 {
 		w.t.Errorf("not ready: %q", why)
 	}
-}
-
-// answers checks that a new client is served.
-func (w *world) answers(tr http.RoundTripper, url string) *http.Response {
-	w.t.Helper()
-	body, resp := get(w.t, tr, url)
-	if !strings.HasPrefix(body, "GET ") {
-		w.t.Errorf("%q", body)
-	}
-	return resp
 }
 
 // TestUDPSocketFails: HTTP/3 is not announced while its socket has failed, other clients notice nothing, and a reload opens the socket again.

@@ -42,7 +42,9 @@ func TestWebSocketInChromium(t *testing.T) {
 const ws = new WebSocket("wss://" + location.host + "/ws");
 ws.onmessage = e => { document.getElementById("p").textContent = "the answer is " + e.data; ws.close(); };
 ws.onopen = () => ws.send("question");
-fetch("/closed"); // the browser's virtual time waits for requests, but not for WebSockets
+// The browser's virtual time waits for requests, but not for WebSockets. It may begin only when a request has ended to
+// handle what a WebSocket got.
+(async () => { while (await (await fetch("/closed")).text() != "yes"); })();
 </script>`
 	closed := make(chan struct{})
 	server := conntest.Serve(t, func(c *net.TCPConn) {
@@ -52,16 +54,17 @@ fetch("/closed"); // the browser's virtual time waits for requests, but not for 
 			if err != nil {
 				return
 			}
-			switch r.URL.Path {
-			case "/ws":
-			case "/closed":
-				select {
-				case <-closed:
-				case <-time.After(conntest.Patience):
+			if r.URL.Path != "/ws" {
+				body := page
+				if r.URL.Path == "/closed" {
+					select {
+					case <-closed:
+						body = "yes"
+					case <-time.After(100 * time.Millisecond):
+						body = "no"
+					}
 				}
-				fallthrough
-			default:
-				_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n%s", len(page), page)
+				_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 				continue
 			}
 			sum := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))

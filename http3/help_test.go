@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/quic-go/quic-go"
@@ -234,4 +235,14 @@ func request(t testing.TB, url string) *http.Request {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// answers checks that a new client is served.
+func (w *world) answers(tr http.RoundTripper, url string) *http.Response {
+	w.t.Helper()
+	body, resp := get(w.t, tr, url)
+	if !strings.HasPrefix(body, "GET ") {
+		w.t.Errorf("%q", body)
+	}
+	return resp
 }

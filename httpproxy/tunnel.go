@@ -37,7 +37,8 @@ type tunnel struct {
 // Sides of a tunnel, for endedBy: the one that ended its stream first.
 var sideClient, sideServer = "client", "server"
 
-// beginTunnel starts both directions. It returns errRests, after which restOfTunnel continues, or else the tunnel's outcome.
+// beginTunnel starts both directions. It returns errRests if the session rests until the end of the tunnel
+// (restInTunnel), or else the tunnel's outcome.
 func (s *session) beginTunnel() error {
 	t := s.ex.tunnel
 	fromClient, fromServer := s.dropHeads()

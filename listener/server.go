@@ -59,7 +59,7 @@ type Server struct {
 	draining chan struct{}
 	empty    chan struct{} // closed when the server drains and has no connections
 
-	accepting atomic.Int64 // acceptLoops that run
+	accepting atomic.Int64 // running calls of acceptLoop
 
 	mu        sync.Mutex // never held across I/O, except closing sockets
 	closed    bool       // closing is closed

@@ -323,8 +323,7 @@ func TestFencing(t *testing.T) {
 	n.end(c, s)
 }
 
-// TestResumeOverTLS, with a PSK and streams, and both sides write-blocked when
-// the connection goes.
+// TestResumeBothSidesWriteBlocked: with a PSK, and both sides write-blocked in their streams when the connection goes.
 func TestResumeBothSidesWriteBlocked(t *testing.T) {
 	psk := []byte("a key of 16 bytes or more")
 	cfg := mux.Config{

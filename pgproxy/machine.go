@@ -185,7 +185,7 @@ type work struct {
 	alone    string // the database that the last statement bound needs for itself; "" = none
 
 	progress progress // of the lease
-	opened   []byte   // the text of BEGIN; see hasBegun
+	opened   []byte   // the text of BEGIN; see onlyBegun
 }
 
 // message is a message to be judged. It has 32 bytes: larger structures are passed on the stack.

@@ -48,7 +48,7 @@ func (o OnState) String() string {
 type pinRules struct {
 	proxy  uint32        // the Proxy's number, unique in the process
 	on     atomic.Int32  // an OnState
-	max    atomic.Int64  // server connections of a backend that may be pinned; 0 = the backend's pinCount.defaultLimit
+	max    atomic.Int64  // server connections of a backend that may be pinned; 0 = the backend's pinPlaces.defaultLimit
 	also   atomic.Uint32 // traces: those of Config.PinAlso
 	pinned atomic.Int64
 	checks atomic.Uint64 // see session.askRemains

@@ -9,9 +9,9 @@
 # each took. PACKAGES come from go's cache if they may; the rest does not, for the cache does not know the engine, nor that integration
 # builds the gateway.
 set -eu
-: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${ARCHPKGS:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}" "${SHARES:=2}" "${FIRST:=^$}"
+: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${COMPILED:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}" "${SHARES:=2}" "${FIRST:=^$}"
 # Only the race detector needs cgo. All else is compiled without it, as the released program is, so that nothing is compiled twice.
-export CGO_ENABLED=0
+export CGO_ENABLED=0 PLATFORMS
 # A program with the race detector waits for a second when it ends, for races that other threads may still report. Hundreds of gateways end here.
 export GORACE="atexit_sleep_ms=100 ${GORACE:-}"
 dir=$(mktemp -d)
@@ -74,14 +74,13 @@ unraced() {
 	"$GO" test -vet=off -timeout 10m -run "^($(unracedNames .))\$|Alloc" $(unracedFiles . | sed 's|/[^/]*$||' | sort -u)
 }
 
-# platforms vets for PLATFORMS what may depend on them: on Linux ARCHPKGS; and for this one the tests that have make targets of their own.
+# platforms checks the types of everything for PLATFORMS, and vets and compiles fiber, which has assembly, for COMPILED; and it vets for this
+# platform the tests that have make targets of their own.
 platforms() {
 	"$GO" vet -tags kube,suites,blackhole,netns ./integration || return 1
-	for p in $PLATFORMS; do
-		packages='./fiber/... ./cmd/... ./internal/cli/...'
-		case $p in linux/*) packages=$ARCHPKGS ;; esac
-		# shellcheck disable=SC2086 # words
-		GOOS=${p%/*} GOARCH=${p#*/} "$GO" vet $packages &&
+	"$GO" test -vet=off -count 1 -run '^TestOtherPlatforms$' ./internal/repotest || return 1 # it reads PLATFORMS
+	for p in $COMPILED; do
+		GOOS=${p%/*} GOARCH=${p#*/} "$GO" vet ./fiber/... &&
 			GOOS=${p%/*} GOARCH=${p#*/} "$GO" test -c -o /dev/null ./fiber || { echo "vet for $p has failed"; return 1; }
 	done
 }
@@ -107,7 +106,7 @@ run() {
 
 measure build build
 # shellcheck disable=SC2086 # words
-[ -z "$PACKAGES" ] || run packages measure packages env CGO_ENABLED=1 "$GO" test -p 3 $TESTFLAGS $PACKAGES
+[ -z "$PACKAGES" ] || run packages measure packages env CGO_ENABLED=1 "$GO" test -p 4 $TESTFLAGS $PACKAGES
 skip='^$'
 for e in $ENGINES; do
 	run "integration-$e" integration "$e" -test.skip

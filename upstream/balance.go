@@ -1,6 +1,10 @@
 package upstream
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Balance says how an Upstream chooses an endpoint.
 type Balance int
@@ -27,6 +31,9 @@ const (
 
 var balanceNames = [...]string{P2C: "p2c", RoundRobin: "round_robin", RingHash: "ring_hash", First: "first", Nearest: "nearest", PeakEWMA: "peak_ewma"}
 
+// Balances returns the names of all values of Balance, the default first.
+func Balances() []string { return slices.Clone(balanceNames[:]) }
+
 func (b Balance) valid() bool { return b >= 0 && int(b) < len(balanceNames) }
 
 // String returns the name that ParseBalance parses.
@@ -37,18 +44,15 @@ func (b Balance) String() string {
 	return balanceNames[b]
 }
 
-// ParseBalance parses "p2c" (or the empty string), "round_robin", "ring_hash", "first", "nearest" and "peak_ewma". The
-// error wraps ErrConfig.
+// ParseBalance parses one of the names of Balances; the empty string is P2C. The error wraps ErrConfig.
 func ParseBalance(s string) (Balance, error) {
 	if s == "" {
 		return P2C, nil
 	}
-	for b, name := range balanceNames {
-		if s == name {
-			return Balance(b), nil
-		}
+	if b := slices.Index(balanceNames[:], s); b >= 0 {
+		return Balance(b), nil
 	}
-	return P2C, fmt.Errorf("%w: balance %q is not one of p2c, round_robin, ring_hash, first, nearest, peak_ewma", ErrConfig, s)
+	return P2C, fmt.Errorf("%w: balance %q is not one of %s", ErrConfig, s, strings.Join(balanceNames[:], ", "))
 }
 
 // p2c draws two of n candidates and returns the less loaded one; random returns a number below its argument. n is at

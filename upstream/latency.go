@@ -33,7 +33,7 @@ type latency struct {
 	average float64      // in nanoseconds, as of at
 	at      int64        // in sinceEpoch; 0 = no answer yet
 	asked   int64        // in sinceEpoch, when leases were first seen to wait for the first answer; 0 = never
-	bad     int          // number of badFactors that apply
+	bad     int          // how many times badFactor applies
 	held    atomic.Int64 // leases that have got their answer and are still out
 }
 

@@ -3,6 +3,8 @@ package config
 import (
 	"net/netip"
 	"time"
+
+	"github.com/headpond/headpond/upstream"
 )
 
 // Config is one configuration file, checked and with its defaults filled in. It is read-only once Load or Parse returned it.
@@ -222,9 +224,7 @@ type Rebalance struct {
 type Balance string
 
 // Values implements Enum.
-func (Balance) Values() []string {
-	return []string{"p2c", "round_robin", "ring_hash", "first", "nearest", "peak_ewma"}
-}
+func (Balance) Values() []string { return upstream.Balances() }
 
 // ClientTLS says how an upstream's connections are encrypted.
 type ClientTLS struct {

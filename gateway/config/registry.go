@@ -44,7 +44,10 @@ type ListenerProtocol struct {
 	PlainHTTP      bool   // its listeners without TLS answer requests of HTTP, as authorities send them to check names
 	TLSWithin      bool   // clients begin in clear and ask for TLS then
 	// Beside reports whether a listener also has a UDP socket, at the same address. nil: none has.
-	Beside       func(l *Listener) bool
+	Beside func(l *Listener) bool
+	// Optimistic says that a session may use a new connection of an upstream before the far end has answered, and that no other session gets
+	// it. So tunnels do not wait for the far side, and nothing is gained by connections through them that are opened ahead of demand.
+	Optimistic   bool
 	EndsSessions bool // its sessions can be ended for what happens to their endpoint ("on_unhealthy", "rebalance")
 
 	one bool // a listener has one upstream, by its key "upstream"
@@ -125,6 +128,12 @@ func protocolOf(name Protocol) *ListenerProtocol {
 		}
 	}
 	return nil
+}
+
+// Optimistic reports whether the upstream's protocol is.
+func (u *Upstream) Optimistic() bool {
+	p := protocolOf(u.Protocol)
+	return p != nil && p.Optimistic
 }
 
 // Values lists the names that are registered.

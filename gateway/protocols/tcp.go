@@ -18,7 +18,7 @@ import (
 
 func init() {
 	extend.RegisterProtocol(extend.Protocol{Prepare: prepareTCP, Backend: TCPBackend, Rebuilds: neverRebuilds, Config: config.ListenerProtocol{
-		Name: config.TCP, Section: &TCPListener{}, EndsSessions: true,
+		Name: config.TCP, Section: &TCPListener{}, EndsSessions: true, Optimistic: true,
 		Upstreams: tcpUpstreams,
 		// A pool has one connection per session and must not limit sessions; servers close connections that stay
 		// silent, kube-apiserver after 32s.

@@ -251,7 +251,7 @@ func checkThrough(c *config.Checker, u *config.Upstream) {
 			c.Report(c.Mark(&by.Tunnel), "tunnel: does not apply to endpoint %q, a file of this machine", e)
 		}
 	}
-	if key, field := u.Pool.Warm(); by.Tunnel != "" && u.Protocol == config.TCP && key != "" {
+	if key, field := u.Pool.Warm(); by.Tunnel != "" && u.Optimistic() && key != "" {
 		c.Report(c.Mark(field), "%s: nothing is gained by opening connections through a tunnel ahead of demand, it costs no round trip; set it at the far side's upstream", key)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // Dialer implements extend.Part.
 func (p *part) Dialer(u *config.Upstream) (extend.Dialer, bool) {
-	name, wait := through(u), u.Protocol != config.TCP
+	name, wait := through(u), !u.Optimistic()
 	if name == "" {
 		return extend.Dialer{}, false
 	}

@@ -89,10 +89,10 @@ func (p *part) Carrier(u *config.Upstream) (listener string, ok bool) {
 	return t.Listener, true
 }
 
-// Retreats implements extend.Part. Upstreams of tcp listeners keep nothing idle.
+// Retreats implements extend.Part. Upstreams of optimistic protocols keep nothing idle.
 func (p *part) Retreats(u *config.Upstream) bool {
 	name := through(u)
-	if name == "" || u.Protocol == config.TCP {
+	if name == "" || u.Optimistic() {
 		return false
 	}
 	l, t := p.now(name)

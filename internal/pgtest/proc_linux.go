@@ -33,6 +33,10 @@ func (a account) owns(info os.FileInfo) bool {
 // out-of-memory killer.
 func killAll(pid int) error { return signalAll(pid, syscall.SIGKILL) }
 
+// freezeAll and thawAll stop the server and all its processes, and let them continue.
+func freezeAll(pid int) error { return signalAll(pid, syscall.SIGSTOP) }
+func thawAll(pid int) error   { return signalAll(pid, syscall.SIGCONT) }
+
 // signalAll sends a signal to the server and all processes it started.
 func signalAll(pid int, signal syscall.Signal) error {
 	// Stop the process first, so that it starts no further process while its children are listed.

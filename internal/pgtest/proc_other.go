@@ -3,9 +3,9 @@
 package pgtest
 
 import (
+	"errors"
 	"os"
 	"os/exec"
-	"syscall"
 )
 
 // apply does nothing here: run the tests as a user who is not root.
@@ -23,14 +23,9 @@ func killAll(pid int) error {
 	return p.Kill()
 }
 
-// signalAll sends a signal to the server's first process.
-func signalAll(pid int, signal syscall.Signal) error {
-	p, err := os.FindProcess(pid)
-	if err != nil {
-		return err
-	}
-	return p.Signal(signal)
-}
+// freezeAll and thawAll are not supported: the server's other processes would run on.
+func freezeAll(int) error { return errors.ErrUnsupported }
+func thawAll(int) error   { return errors.ErrUnsupported }
 
 // removeSegment does nothing here.
 func removeSegment(string) error { return nil }

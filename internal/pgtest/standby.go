@@ -3,7 +3,6 @@ package pgtest
 import (
 	"fmt"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -53,10 +52,10 @@ func (c *Cluster) Follow(t testing.TB, primary *Cluster) {
 }
 
 // Freeze stops the server and all its processes with SIGSTOP, like a machine that hangs, until Thaw or the end of the
-// test.
+// test. It needs Linux.
 func (c *Cluster) Freeze(t testing.TB) {
 	t.Helper()
-	if err := signalAll(c.getProc().Cmd.Process.Pid, syscall.SIGSTOP); err != nil {
+	if err := freezeAll(c.getProc().Cmd.Process.Pid); err != nil {
 		t.Fatalf("pgtest: freeze: %v", err)
 	}
 }
@@ -64,7 +63,7 @@ func (c *Cluster) Freeze(t testing.TB) {
 // Thaw ends a Freeze.
 func (c *Cluster) Thaw(t testing.TB) {
 	t.Helper()
-	if err := signalAll(c.getProc().Cmd.Process.Pid, syscall.SIGCONT); err != nil {
+	if err := thawAll(c.getProc().Cmd.Process.Pid); err != nil {
 		t.Fatalf("pgtest: thaw: %v", err)
 	}
 }

@@ -84,7 +84,7 @@ func checkUpstream(c *config.Checker, u *config.Upstream) {
 			c.Report(c.Mark(&u.TLS), "tls: \"server_name\" is missing: the host behind endpoint %q is not known here", e.Address)
 		}
 	}
-	if key, field := u.Pool.Warm(); carried(u) && u.Protocol == config.TCP && key != "" {
+	if key, field := u.Pool.Warm(); carried(u) && u.Optimistic() && key != "" {
 		c.Report(c.Mark(field), "%s: nothing is gained by opening connections to another node ahead of demand; set it at the upstream of its service", key)
 	}
 }

@@ -51,10 +51,10 @@ func connectTo(ctx context.Context, node *peers.Node, target peers.Target, choic
 // Carrier implements extend.Part.
 func (p *part) Carrier(u *config.Upstream) (listener string, ok bool) { return "", carried(u) }
 
-// Retreats implements extend.Part. Upstreams of tcp listeners keep no idle connections.
+// Retreats implements extend.Part. Upstreams of optimistic protocols keep no idle connections.
 func (p *part) Retreats(u *config.Upstream) bool {
 	node := p.now()
-	if node == nil || u.Protocol == config.TCP {
+	if node == nil || u.Optimistic() {
 		return false
 	}
 	return slices.ContainsFunc(targetsOf(u), func(t peers.Target) bool { return node.Leaving(t.Peer) })

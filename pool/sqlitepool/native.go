@@ -12,7 +12,7 @@ import (
 // The driver offers the state of a connection only by statements, which cost more than a short
 // query. So this package reads SQLite's handle and the interrupt channel from the driver's struct.
 // The fields are found by name when the program starts. If a later driver renames them, every
-// release takes the slow path, and TestReleaseIsCheap fails.
+// release takes the slow path, and TestDriverIsKnown fails.
 var (
 	connTLS    = offset("tls", reflect.TypeFor[*libc.TLS]())
 	connHandle = offset("conn", reflect.TypeFor[uintptr]())

@@ -1,0 +1,121 @@
+package repotest_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestOtherPlatforms type-checks all modules that are released, and their tests, for platforms in the variable PLATFORMS, such as
+// "darwin/arm64 windows/amd64", which `make test` sets; without it, for none. Nothing is compiled: SQLite alone would take a minute each. Function
+// bodies are checked in our packages only.
+func TestOtherPlatforms(t *testing.T) {
+	for _, platform := range strings.Fields(os.Getenv("PLATFORMS")) {
+		t.Run(platform, func(t *testing.T) {
+			system, arch, _ := strings.Cut(platform, "/")
+			c := typeChecker{arch: arch, fset: token.NewFileSet(), checked: map[string]*types.Package{"unsafe": types.Unsafe}}
+			for _, p := range listPackages(t, system, arch) {
+				if err := c.check(p); err != nil {
+					t.Errorf("%s: %v", p.ImportPath, err)
+				}
+			}
+		})
+	}
+}
+
+// listedPackage is a package, or its variant for a test, in the output of go list.
+type listedPackage struct {
+	ImportPath, Dir, ForTest string
+	GoFiles                  []string
+	ImportMap                map[string]string
+	Module                   *struct {
+		Main      bool
+		GoVersion string
+	}
+	Error *struct{ Err string }
+}
+
+// listPackages returns the packages of the released modules, their tests and all that these import, which comes first.
+func listPackages(t *testing.T, system, arch string) (list []listedPackage) {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-deps", "-test", "-json=ImportPath,Dir,ForTest,GoFiles,ImportMap,Module,Error",
+		"./...", "./acme/...", "./cmd/routevet/...", "./http3/...", "./peers/...", "./route/ginroute/...", "./tracing/...")
+	cmd.Dir, cmd.Stderr = root(t), os.Stderr
+	cmd.Env = append(os.Environ(), "GOOS="+system, "GOARCH="+arch, "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listedPackage
+		if err := d.Decode(&p); err == io.EOF {
+			return list
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(p.ImportPath, ".test") && p.ImportPath != "unsafe" { // no generated main packages of tests
+			list = append(list, p)
+		}
+	}
+}
+
+// typeChecker checks the packages of one platform.
+type typeChecker struct {
+	arch    string
+	fset    *token.FileSet
+	checked map[string]*types.Package // by the import path of go list
+}
+
+// importer finds the packages that one package imports.
+type importer func(path string) (*types.Package, error)
+
+func (i importer) Import(path string) (*types.Package, error) { return i(path) }
+
+// check checks a package whose imports were checked.
+func (c *typeChecker) check(p listedPackage) error {
+	if p.Error != nil {
+		return errors.New(p.Error.Err)
+	}
+	var files []*ast.File
+	for _, name := range p.GoFiles {
+		f, err := parser.ParseFile(c.fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, f)
+	}
+	var found []error
+	cfg := types.Config{
+		// The variant of a package for another's test differs in what it imports, not in its own text.
+		IgnoreFuncBodies: p.Module == nil || !p.Module.Main || p.ForTest != "" && !strings.HasPrefix(p.ImportPath, p.ForTest),
+		FakeImportC:      true,
+		Sizes:            types.SizesFor("gc", c.arch),
+		Error:            func(err error) { found = append(found, err) },
+		Importer: importer(func(path string) (*types.Package, error) {
+			if mapped, ok := p.ImportMap[path]; ok {
+				path = mapped
+			}
+			if imported := c.checked[path]; imported != nil {
+				return imported, nil
+			}
+			return nil, errors.New("was not listed")
+		}),
+	}
+	if p.Module != nil && p.Module.GoVersion != "" {
+		cfg.GoVersion = "go" + p.Module.GoVersion
+	}
+	path, _, _ := strings.Cut(p.ImportPath, " ")
+	checked, _ := cfg.Check(path, c.fset, files, nil)
+	c.checked[p.ImportPath] = checked
+	return errors.Join(found...)
+}
