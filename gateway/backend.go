@@ -55,14 +55,10 @@ func (g *Gateway) settingsOf(u *config.Upstream, running *backend) (extend.Setti
 	if ejection.Failures == 0 {
 		ejection.Failures = -1
 	}
-	var rebalance upstream.Rebalance
-	if u.Rebalance != nil {
-		rebalance = upstream.Rebalance(*u.Rebalance)
-	}
 	return extend.Settings{
 		Settings: upstream.Settings{
 			Endpoints: config.EndpointsOf(u.Endpoints), Source: source, Balance: balance, Limits: limits, Health: health, Ejection: ejection,
-			SlowStart: u.SlowStart, OnRemoved: removalOf(u), RemovedTimeout: u.RemovedTimeout, Rebalance: rebalance,
+			SlowStart: u.SlowStart, OnRemoved: removalOf(u), RemovedTimeout: u.RemovedTimeout, Rebalance: rebalanceOf(u),
 		},
 		Config: u, Dial: dialer.Dial, DialFrom: g.dialFrom(u.KeepAlive), Start: start, Logger: g.logger,
 	}, nil
@@ -73,6 +69,17 @@ func removalOf(u *config.Upstream) upstream.Removal {
 		return upstream.CloseRemoved
 	}
 	return upstream.DrainRemoved
+}
+
+func rebalanceOf(u *config.Upstream) (r upstream.Rebalance) {
+	if u.Rebalance == nil {
+		return r
+	}
+	r.PerMinute, r.Excess = u.Rebalance.PerMinute, u.Rebalance.Excess
+	if u.Rebalance.Order == config.NewestFirst {
+		r.Order = upstream.NewestFirst
+	}
+	return r
 }
 
 // sourceOf returns the source of an upstream's endpoints: the running backend's, if its settings are unchanged.

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func TestHoldersAreNamedOnce(t *testing.T) {
 }
 
 // TestHoldersAreNotToBlame: nobody is named while those who wait get connections that are being opened, as when a server answers late,
-// or wait for the end of a pause.
+// or wait for the end of a pause or the next attempt to open a connection.
 func TestHoldersAreNotToBlame(t *testing.T) {
 	for name, c := range map[string]struct {
 		pool pool.Stats
@@ -53,6 +54,8 @@ func TestHoldersAreNotToBlame(t *testing.T) {
 		"a slow server":            {pool.Stats{MaxSize: 500, InUse: 5, Opening: 251, Waiting: 251}, 0},
 		"one more than are opened": {pool.Stats{MaxSize: 5, InUse: 3, Opening: 2, Waiting: 3}, 1},
 		"opened ahead of demand":   {pool.Stats{MaxSize: 5, InUse: 3, Opening: 2}, 0},
+		"opens fail":               {pool.Stats{MaxSize: 500, InUse: 41, Waiting: 3, LastOpenError: io.ErrUnexpectedEOF}, 0},
+		"full, and opens fail":     {pool.Stats{MaxSize: 5, InUse: 5, Waiting: 3, LastOpenError: io.ErrUnexpectedEOF}, 3},
 		"paused":                   {pool.Stats{MaxSize: 5, InUse: 5, Waiting: 3, Paused: true}, 0},
 	} {
 		if got := gateway.WaitForLeases(c.pool); got != c.want {

@@ -199,9 +199,10 @@ func (h *holders) check(g *Gateway, backends []*backend, limit time.Duration, no
 }
 
 // waitForLeases returns how many of a pool's waiters need a connection that somebody holds: others get those that are being
-// opened, and while the pool is paused all wait for its end.
+// opened, and while the pool is paused all wait for its end. If it has room and the last open has failed, they wait for the next one.
 func waitForLeases(s pool.Stats) int {
-	if s.Paused {
+	room := s.InUse+s.Idle+s.Opening+s.Busy < s.MaxSize
+	if s.Paused || room && s.LastOpenError != nil {
 		return 0
 	}
 	return max(s.Waiting-s.Opening, 0)

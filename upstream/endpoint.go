@@ -53,7 +53,8 @@ type endpoint[T any] struct {
 	trialTime  time.Duration
 	stopProbe  context.CancelFunc
 	probing    chan struct{} // closed when the probe's goroutine has ended
-	closed     bool
+	closed     bool          // it has left the set
+	over       bool          // and its leases are not watched any more
 
 	onUnhealthy      UnhealthyPolicy
 	unhealthyTimeout time.Duration
@@ -334,15 +335,33 @@ func (e *endpoint[T]) stopReadmit() {
 
 // close stops the checks and closes the pools: idle connections now, leased ones when they are released.
 func (e *endpoint[T]) close() {
+	e.leave()
+	e.end()
+}
+
+// leave closes the pools of an endpoint that is no longer in the set. If its check may end leases, it goes on until end:
+// the leases that are out are as lost as those of other endpoints when the server hangs.
+func (e *endpoint[T]) leave() {
 	e.mu.Lock()
 	e.closed = true
 	e.stopReadmit()
+	watched := e.onUnhealthy != KeepUnhealthy
+	e.mu.Unlock()
+	e.stopAsking()
+	if !watched {
+		e.end()
+	}
+	e.pools.close()
+}
+
+// end ends what runs for an endpoint that has left.
+func (e *endpoint[T]) end() {
+	e.mu.Lock()
+	e.over = true
 	e.mu.Unlock()
 	e.cancel() // after closed is set, so that a trial that is cut short is no failure
 	e.stopProbing()
-	e.stopAsking()
 	e.evictions.Wait()
-	e.pools.close()
 }
 
 // status describes the endpoint.

@@ -86,10 +86,7 @@ func (u *Upstream[T]) ChangeEndpoint(c Change) error {
 
 // interruptLeaving interrupts the leases of an endpoint that was drained and is now removed.
 func (u *Upstream[T]) interruptLeaving(address string) {
-	u.mu.Lock()
-	leaving := u.draining
-	u.mu.Unlock()
-	for _, e := range leaving {
+	for _, e := range u.leaving() {
 		if e.addr == address {
 			e.pools.interrupt(func(v T) { u.cfg.Interrupt(v, ErrRemoved) })
 		}

@@ -30,9 +30,10 @@ func (e *endpoint[T]) configure(s Settings) {
 		e.health.silence = 0 // other policies do not wait for late answers
 	}
 	e.onUnhealthy, e.unhealthyTimeout, e.stagger = h.OnUnhealthy, h.UnhealthyTimeout, h.Stagger
-	if h.Probe == nil {
+	switch {
+	case h.Probe == nil:
 		e.health = health{}
-	} else {
+	case !e.over:
 		ctx, cancel := context.WithCancel(context.Background())
 		e.stopProbe, e.probing = cancel, make(chan struct{})
 		go e.probe(ctx, h, e.probing)

@@ -11,14 +11,27 @@ import (
 var ErrRebalanced = errors.New("upstream: interrupted to balance the load across endpoints")
 
 // Rebalance moves long leases to endpoints that were added, or are in again. It interrupts leases of endpoints that
-// have more than their share, oldest first (with several tenants: the oldest of the tenant with the most leases there),
+// have more than their share, in the given order (with several tenants: those of the tenant with the most leases there),
 // one at a time; each holder acquires a new lease. An endpoint's share is by
 // its weight among the endpoints that are in; endpoints of later priorities have no share. Leases of endpoints that are
 // out are left to Health. Rebalance has no effect with First and RingHash, which choose regardless of load.
 type Rebalance struct {
 	PerMinute int // highest number of leases interrupted per minute; 0 = none
 	Excess    int // percentage by which an endpoint may exceed its share
+	Order     RebalanceOrder
 }
+
+// RebalanceOrder says which of an endpoint's leases are interrupted first. They are ordered by the time at which their
+// connections were opened.
+type RebalanceOrder int
+
+const (
+	// OldestFirst bothers each holder once, as a new lease is the last to be interrupted. The default.
+	OldestFirst RebalanceOrder = iota
+	// NewestFirst keeps the leases that have lasted longest. A holder whose new lease is at the same endpoint again is
+	// interrupted again.
+	NewestFirst
+)
 
 // rebalance interrupts leases as r says, until ctx ends.
 func (u *Upstream[T]) rebalance(ctx context.Context, r Rebalance) {
@@ -34,7 +47,7 @@ func (u *Upstream[T]) rebalance(ctx context.Context, r Rebalance) {
 		if e == nil {
 			continue
 		}
-		if v, ok := e.pools.oldest(); ok {
+		if v, ok := e.pools.movable(r.Order); ok {
 			u.cfg.Interrupt(v, ErrRebalanced)
 		}
 	}

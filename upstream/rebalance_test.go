@@ -70,15 +70,24 @@ type movers struct {
 	u     *upstream.Upstream[*conn]
 	mu    sync.Mutex
 	held  []upstream.Lease[*conn] // oldest first
+	order upstream.RebalanceOrder
 	moved int
 }
 
 func (m *movers) interrupt(c *conn, why error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i := slices.IndexFunc(m.held, func(l upstream.Lease[*conn]) bool { return l.Endpoint() == c.endpoint })
+	there := func(l upstream.Lease[*conn]) bool { return l.Endpoint() == c.endpoint }
+	i := slices.IndexFunc(m.held, there)
+	if m.order == upstream.NewestFirst {
+		for j := i + 1; j < len(m.held); j++ {
+			if there(m.held[j]) {
+				i = j
+			}
+		}
+	}
 	if !errors.Is(why, upstream.ErrRebalanced) || i < 0 || m.held[i].Value() != c {
-		panic("interrupted for another reason, or not the oldest")
+		panic("interrupted for another reason, or out of order")
 	}
 	m.held[i].Discard()
 	m.held = append(slices.Delete(m.held, i, i+1), acquire(m.t, m.u))
@@ -102,14 +111,19 @@ func (m *movers) want(moved int, endpoint string, there int) {
 	}
 }
 
-// TestRebalance adds an endpoint beside one with long leases: they move there, the oldest first, no faster than they may, until each has its
-// share.
+// TestRebalance adds an endpoint beside one with long leases: they move there in the order that is set, no faster than they may, until each has
+// its share.
 func TestRebalance(t *testing.T) {
+	t.Run("oldest", func(t *testing.T) { testRebalance(t, upstream.OldestFirst) })
+	t.Run("newest", func(t *testing.T) { testRebalance(t, upstream.NewestFirst) })
+}
+
+func testRebalance(t *testing.T, order upstream.RebalanceOrder) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &movers{t: t}
+		m := &movers{t: t, order: order}
 		cfg := newBackends().config("a:1")
 		cfg.Limits.MaxSize, cfg.Interrupt = 100, m.interrupt
-		cfg.Rebalance = upstream.Rebalance{PerMinute: 6, Excess: 20}
+		cfg.Rebalance = upstream.Rebalance{PerMinute: 6, Excess: 20, Order: order}
 		u := start(t, cfg)
 		m.u = u
 		update := func(addrs ...string) {

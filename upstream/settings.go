@@ -205,6 +205,11 @@ func (s *Settings) verify(name string, interrupts, asks bool) error {
 	if s.Rebalance.PerMinute < 0 || s.Rebalance.Excess < 0 {
 		bad("a rebalance's PerMinute and Excess must not be negative")
 	}
+	switch s.Rebalance.Order {
+	case OldestFirst, NewestFirst:
+	default:
+		bad("a rebalance's Order %d is unknown", s.Rebalance.Order)
+	}
 	if !interrupts && (s.Health.OnUnhealthy != KeepUnhealthy || s.OnRemoved == CloseRemoved || s.RemovedTimeout > 0 || s.Rebalance.PerMinute > 0) {
 		bad("leases cannot be interrupted without Interrupt")
 	}

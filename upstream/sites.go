@@ -191,13 +191,16 @@ func (p *endpointPools[T]) giveUp(cause error) {
 	}
 }
 
-// oldest returns the oldest leased connection of the pool with the most; ok is false if none is leased.
-func (p *endpointPools[T]) oldest() (v T, ok bool) {
+// movable returns the first leased connection in the given order of the pool with the most; ok is false if none is leased.
+func (p *endpointPools[T]) movable(order RebalanceOrder) (v T, ok bool) {
 	most := 0
 	for _, s := range p.now() {
 		var leased []T
 		if n := s.pool.Interrupt(func(v T) { leased = append(leased, v) }); n > most {
-			most, v = n, leased[n-1]
+			most, v = n, leased[n-1] // the newest connection comes first
+			if order == NewestFirst {
+				v = leased[0]
+			}
 		}
 	}
 	return v, most > 0

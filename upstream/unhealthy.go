@@ -68,7 +68,7 @@ func (e *endpoint[T]) wasSlow() { e.slowAt, e.health.silence = time.Now(), 0 }
 
 // mustEmpty reports whether the endpoint's leases must be interrupted. The caller holds mu.
 func (e *endpoint[T]) mustEmpty() bool {
-	if e.closed || !e.health.down {
+	if e.over || !e.health.down {
 		return false
 	}
 	switch e.onUnhealthy {

@@ -153,6 +153,35 @@ func TestSilentEndpointIsEmptied(t *testing.T) {
 	})
 }
 
+// TestRemovedEndpointIsEmptied: leases that stay at a drained endpoint end when it falls silent, and so do the rest of those of an endpoint that
+// is removed while they end, as an API server is that hangs and does not renew its entry.
+func TestRemovedEndpointIsEmptied(t *testing.T) {
+	for name, pause := range map[string]time.Duration{"drained before": 0, "drained meanwhile": 4 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+				if pause > 0 {
+					b.set(silent, "a:1", true)
+					for p.count("a:1") == 0 {
+						time.Sleep(100 * time.Millisecond)
+					}
+				}
+				if err := u.ChangeEndpoint(upstream.Change{Action: upstream.DrainEndpoint, Endpoint: upstream.Endpoint{Address: "a:1"}}); err != nil {
+					t.Fatal(err)
+				}
+				if n := p.count("a:1"); n > 10 {
+					t.Fatalf("interrupted %d leases before", n)
+				}
+				time.Sleep(pause)
+				b.set(silent, "a:1", true)
+				time.Sleep(30 * time.Second)
+				if n, other := p.count("a:1"), p.count("b:1"); n != 20 || other != 0 {
+					t.Errorf("interrupted %d and %d leases, want 20 and 0", n, other)
+				}
+			})
+		})
+	}
+}
+
 // TestSlowEndpointIsNotEmptied: an endpoint that answers too late, or that answers no check while something comes to its users, is out
 // and keeps its leases. When it hangs afterwards it loses them.
 func TestSlowEndpointIsNotEmptied(t *testing.T) {

@@ -153,6 +153,9 @@ func (u *Upstream[T]) Update(s Settings) error {
 			e.configure(s)
 		}
 	}
+	for _, e := range u.leaving() {
+		e.configure(s)
+	}
 	u.follow(s.Source)
 	return nil
 }
@@ -203,7 +206,7 @@ func (u *Upstream[T]) apply(s Settings, reported []Endpoint, by cause) error {
 		if o := overrideOf(s.Overrides, e.addr); o != nil && o.Out == Drained {
 			how = DrainRemoved
 		}
-		e.close()
+		e.leave()
 		u.numbers.free(e.number) // its pools are closed, so that no Tenant makes one for it any more
 		u.tasks.Go(func() { u.retire(e, how, s.RemovedTimeout) })
 	}
@@ -217,6 +220,7 @@ func (u *Upstream[T]) apply(s Settings, reported []Endpoint, by cause) error {
 // retire waits until the leases of a removed endpoint are released, and interrupts those that last
 // too long.
 func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
+	defer e.end()
 	var err error
 	switch {
 	case how == CloseRemoved:
@@ -240,6 +244,13 @@ func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
 		defer u.mu.Unlock()
 		u.draining = slices.DeleteFunc(slices.Clone(u.draining), func(l *endpoint[T]) bool { return l == e })
 	}
+}
+
+// leaving returns the removed endpoints with leases out.
+func (u *Upstream[T]) leaving() []*endpoint[T] {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.draining)
 }
 
 // build returns the endpoints of list, and the new ones among them; it reuses those of old. The Upstream's own
@@ -266,10 +277,7 @@ func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, s Settings) (al
 // budgetOf returns a budget for a new endpoint: that of a removed endpoint with its address, if there is one with leases
 // out.
 func (u *Upstream[T]) budgetOf(address string, limit int) *pool.Budget {
-	u.mu.Lock()
-	leaving := u.draining
-	u.mu.Unlock()
-	for _, e := range leaving {
+	for _, e := range u.leaving() {
 		if e.addr == address {
 			e.pools.budget.SetLimit(limit, trials(limit))
 			return e.pools.budget

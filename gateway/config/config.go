@@ -216,9 +216,22 @@ func (OnRemoved) Values() []string { return []string{"drain", "close"} }
 
 // Rebalance says how sessions move to endpoints that were added or are healthy again.
 type Rebalance struct {
-	PerMinute int `conf:"per_minute" default:"30" min:"1" max:"60000"` // limit of sessions closed per minute for rebalancing
-	Excess    int `conf:"excess" default:"20" min:"0" max:"1000"`      // percent that an endpoint may have above its share
+	PerMinute int            `conf:"per_minute" default:"30" min:"1" max:"60000"` // limit of sessions closed per minute for rebalancing
+	Excess    int            `conf:"excess" default:"20" min:"0" max:"1000"`      // percent that an endpoint may have above its share
+	Order     RebalanceOrder `conf:"order" default:"oldest"`                      // which of an endpoint's sessions are closed first
 }
+
+// RebalanceOrder says which sessions are closed first for rebalancing.
+type RebalanceOrder string
+
+// The values of RebalanceOrder.
+const (
+	OldestFirst RebalanceOrder = "oldest"
+	NewestFirst RebalanceOrder = "newest"
+)
+
+// Values returns the permitted values.
+func (RebalanceOrder) Values() []string { return []string{"oldest", "newest"} }
 
 // Balance is how an endpoint is picked.
 type Balance string
