@@ -159,12 +159,20 @@ func (s *stateScript) play() (transcript []string) {
 	return transcript
 }
 
-// request returns a text in one of the ways in which drivers send it.
+// request returns a random text.
 func (s *stateScript) request(failed bool) []pgwire.Message {
-	text, name := s.text(), []string{"", "a", "b"}[s.r.IntN(3)]
+	text, name := s.text(), s.name()
 	if failed && s.r.IntN(2) == 0 {
 		text = "rollback"
 	}
+	return s.ways(text, name, failed)
+}
+
+// name returns the name of a statement.
+func (s *stateScript) name() string { return []string{"", "a", "b"}[s.r.IntN(3)] }
+
+// ways returns a text in one of the ways in which drivers send it.
+func (s *stateScript) ways(text, name string, failed bool) []pgwire.Message {
 	sync := &pgwire.Sync{}
 	switch s.r.IntN(6) {
 	case 0, 1, 2:

@@ -42,7 +42,8 @@ func (m *machine) digestible() bool {
 // than it says.
 func (s *session) digestLeaves() (nothing bool, err error) {
 	m, srv := &s.machine, s.srv
-	if srv.flags != 0 || srv.digest.value == "" || srv.digest.settings != srv.settings || !m.digestible() {
+	if srv.flags != 0 || srv.digest.value == "" || srv.stmts.digest == "" || // prepared before: otherwise DEALLOCATE ALL in a function would not be seen
+		srv.digest.settings != srv.settings || !m.digestible() {
 		return false, nil
 	}
 	value, err := s.askDigest()

@@ -6,7 +6,27 @@ import (
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
 )
+
+// TestDeallocatedByFunctions has a function run DEALLOCATE ALL, with a check and with a digest behind it: the statements of other
+// clients still work.
+func TestDeallocatedByFunctions(t *testing.T) {
+	db, name := ownDatabase(t, "create function run(sql text) returns int language plpgsql as $$ begin execute sql; return 1; end $$")
+	for _, catalogs := range []pgproxy.Catalogs{pgproxy.CatalogsNever, pgproxy.CatalogsEvident} {
+		g := start(t, db, readingCatalogs(name, catalogs, 1))
+		c, other := g.dial(t), g.dial(t)
+		other.ask(&pgwire.Parse{Name: "s", Query: "select 7"}, &pgwire.Sync{})
+		for i, sql := range []string{"select run('deallocate all')", "do $$ begin execute 'deallocate all'; end $$", "select run('select 1')", "select run('select 1')", "select run('deallocate all')"} {
+			if types, bodies := c.ask(query(sql)); has(types, "E") {
+				t.Fatalf("%s: %q", sql, bodies)
+			}
+			if types, bodies := other.ask(&pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Sync{}); types != "2DCZ" {
+				t.Errorf("%v, after %d, %s: another client gets %s: %q", catalogs, i, sql, types, bodies)
+			}
+		}
+	}
+}
 
 // TestDigestsMissNothing has a function leave nothing many times, and then each kind of state: it is its client's, as if a check
 // had followed each time.

@@ -209,6 +209,7 @@ func (s *session) queryRemains(parts traces, settings bool) (rows []pgwire.Param
 	if parts == 0 && !settings {
 		return nil, nil
 	}
+	canary := m.canary()
 	rows, err = srv.settingRows(m.keepSQL(parts, settings, false))
 	for canceled(err) { // ends with the deadline
 		rows, err = srv.settingRows(m.keepSQL(parts, settings, true))
@@ -221,7 +222,7 @@ func (s *session) queryRemains(parts traces, settings bool) (rows []pgwire.Param
 	if err == nil && parts != 0 && (len(rows) == 0 || rows[len(rows)-1].Name != "") {
 		err = errBackendProtocol
 	}
-	return rows, err
+	return m.withoutCanary(rows, canary), err
 }
 
 // tellNotified sends the client the notifications that came during the check, if the client listens.
@@ -322,11 +323,34 @@ func (m *machine) keepSQL(parts traces, settings, untimed bool) string {
 	if parts&traceSequences != 0 {
 		b.WriteString(usedSequencesSQL)
 	}
+	if name := m.canary(); name != "" {
+		b.WriteString("SELECT '" + name + "','' WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE name OPERATOR(pg_catalog.=) '" + name + "');")
+	}
 	if parts != 0 {
 		b.WriteString("SELECT ''," + stateSQL(parts) + ";")
 	}
 	b.WriteString("COMMIT")
 	return b.String()
+}
+
+// canary returns the name of one of the server's statements, if the transaction may have run DEALLOCATE ALL unseen: a function
+// may do so by EXECUTE. Then this one is gone, and all others.
+func (m *machine) canary() string {
+	if e := m.server.stmts.order.Front(); e != nil && m.checked&traceUnknown != 0 {
+		return e.Value.(*serverStatement).name
+	}
+	return ""
+}
+
+// withoutCanary removes the row about the canary from the rows of keepSQL, if there is one, and forgets all statements then.
+func (m *machine) withoutCanary(rows []pgwire.Param, canary string) []pgwire.Param {
+	i := slices.IndexFunc(rows, func(p pgwire.Param) bool { return p.Name == canary })
+	if i < 0 || canary == "" {
+		return rows
+	}
+	m.server.stmts.clear()
+	clear(m.underClientName)
+	return slices.Delete(rows, i, i+1)
 }
 
 // settingRowsSQL adds the part of keepSQL for settings, except those in but, a list in which a comma

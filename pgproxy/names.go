@@ -171,6 +171,9 @@ func (g *givenNames) add(name string) {
 // noteTemps records that the client may use temporary tables. The server connection's first one changes what a search_path stands
 // for, so that the server reads literals again.
 func (m *machine) noteTemps() {
+	if m.server.left.temps == nobody { // the server connection gets its temporary schema
+		m.server.stmts.retireLiterals()
+	}
 	m.server.left.temps = m.server.left.temps.with(m.client)
 	m.server.stmts.retireRead()
 	m.temps = true

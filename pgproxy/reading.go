@@ -73,12 +73,12 @@ type moments struct {
 	before    uint32 // now, if the open transaction, which has made the client's temporary schema, is undone
 }
 
-// readAgain notes that the server reads the literals of all its statements again when they are used. Those of other clients
-// that have a reading are parsed again, because the server would not read them under that.
+// readAgain notes that the server reads the literals of all its statements again when they are used. They are parsed again:
+// a client may use one behind a SET that is not answered, and the server would read the literals of all its clients under that.
 func (m *machine) readAgain() {
 	m.moments.last += 2
 	m.moments.now, m.moments.before = m.moments.last, m.moments.last-1
-	m.server.stmts.retireRead()
+	m.server.stmts.retireLiterals()
 }
 
 // madeTemps notes that the server has completed a statement that makes a temporary table. The client's first one makes its
@@ -112,6 +112,9 @@ func (m *machine) endTemps(undone bool) {
 		return
 	}
 	m.tempsOpen = false
+	if undone {
+		m.server.stmts.retireLiterals()
+	}
 	switch {
 	case m.tempSchema:
 	case undone:
@@ -145,11 +148,28 @@ func analyzed(text []byte) bool {
 	for n < len(text) && inIdentifier(text[n]) {
 		n++
 	}
-	if isWord(text[:n], "create") { // CREATE TABLE AS
-		text = bytes.ToLower(text)
-		return bytes.Contains(text, []byte("select")) || bytes.Contains(text, []byte("values"))
+	if isWord(text[:n], "create") {
+		return createsAs(text[n:])
 	}
 	return n == 0 || isOneOf(text[:n], "select", "insert", "update", "delete", "merge", "values", "with", "table", "declare", "explain", "call")
+}
+
+// createsAs reports whether the text behind CREATE may be that of CREATE TABLE AS or CREATE MATERIALIZED VIEW.
+func createsAs(text []byte) bool {
+	for {
+		text = text[spaceLength(text, 0):]
+		switch {
+		case firstWord(text, "table"), firstWord(text, "materialized"):
+			text = bytes.ToLower(text)
+			return bytes.Contains(text, []byte("as")) && (bytes.Contains(text, []byte("select")) || bytes.Contains(text, []byte("values")))
+		case firstWord(text, "temp"), firstWord(text, "temporary"), firstWord(text, "unlogged"), firstWord(text, "local"), firstWord(text, "global"):
+			for len(text) > 0 && inIdentifier(text[0]) {
+				text = text[1:]
+			}
+		default:
+			return false
+		}
+	}
 }
 
 // mayChange notes that a message may change settings, or does not, before it is pushed. synced means that its answer ends with

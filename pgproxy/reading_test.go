@@ -47,7 +47,7 @@ func sameAsDirect(t *testing.T, db *pgtest.Cluster, requests ...[]pgwire.Message
 			}
 		}
 		if idle {
-			other.send(query("set application_name = 'other'"))
+			other.send(query("set application_name = 'other'; discard plans"))
 			other.until(pgwire.TypeReadyForQuery)
 		}
 		direct.send(request)
@@ -66,18 +66,20 @@ func sameAsDirect(t *testing.T, db *pgtest.Cluster, requests ...[]pgwire.Message
 	return answers
 }
 
-// send sends a request. CHANNEL in its texts is the script's own.
+// send sends a request in one write. CHANNEL in its texts is the script's own.
 func (s *stateScript) send(request []pgwire.Message) {
-	for _, m := range request {
+	own := make([]pgwire.Message, len(request))
+	for i, m := range request {
 		switch m := m.(type) {
 		case *pgwire.Query:
-			s.w.send(query(strings.ReplaceAll(m.SQL, "CHANNEL", s.channel)))
+			own[i] = query(strings.ReplaceAll(m.SQL, "CHANNEL", s.channel))
 		case *pgwire.Parse:
-			s.w.send(&pgwire.Parse{Name: m.Name, Query: strings.ReplaceAll(m.Query, "CHANNEL", s.channel)})
+			own[i] = &pgwire.Parse{Name: m.Name, Query: strings.ReplaceAll(m.Query, "CHANNEL", s.channel)}
 		default:
-			s.w.send(m)
+			own[i] = m
 		}
 	}
+	s.w.send(own...)
 }
 
 func dialDirect(t *testing.T, db *pgtest.Cluster) *wire {
@@ -88,6 +90,22 @@ func dialDirect(t *testing.T, db *pgtest.Cluster) *wire {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return newWire(t, conn).login(pgwire.Param{Name: "user", Value: db.Superuser()}, pgwire.Param{Name: "database", Value: "postgres"})
+}
+
+// TestPlansOfAnotherClient has one client's DISCARD PLANS come before a statement that another one uses behind a SET, in one write.
+func TestPlansOfAnotherClient(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	w, other := g.dial(t), g.dial(t)
+	w.ask(parse("s", "select '2020-01-01 12:00'::timestamptz")...)
+	_, want := w.ask(run("s")...)
+	other.ask(query("discard plans"))
+	w.send(append([]pgwire.Message{&pgwire.Parse{Query: "set timezone = 'Asia/Seoul'"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{}}, run("s")...)...)
+	w.until(pgwire.TypeReadyForQuery)
+	w.until(pgwire.TypeReadyForQuery)
+	w.ask(query("reset timezone"))
+	if _, got := w.ask(run("s")...); got != want {
+		t.Errorf("the statement returns %q, before %q", got, want)
+	}
 }
 
 // TestParsedAgain has statements parsed again after their client has changed the settings under which they were read.
@@ -132,6 +150,17 @@ func TestParsedAgain(t *testing.T) {
 		"described behind a Parse":  {parse("s", zoned), append(ask("set timezone = 'Asia/Seoul'"), append([]pgwire.Message{&pgwire.Parse{Name: "n", Query: "select 1"}, &pgwire.Describe{Object: 'S', Name: "s"}}, run("s", "n")...)...)},
 		"by SQL":                    {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), ask("execute s", "begin", "set local timezone = 'Asia/Kabul'", "execute s", "rollback")},
 		"no sync":                   {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), {&pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Flush{}, &pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Sync{}}},
+		"plans at once":             {parse("s", "select date '01/02/2020'"), parse("d", "discard plans"), append(run("d"), run("s")...), ask("set datestyle = 'ISO, DMY'"), run("s")},
+		"plans in a pipeline":       {parse("s", "select date '01/02/2020'"), parse("d", "discard plans"), ask("set datestyle = 'ISO, DMY'"), run("d", "s"), ask("set datestyle = 'ISO, MDY'"), run("s")},
+		"plans and unnamed":         {{&pgwire.Parse{Query: "select date '01/02/2020'"}, &pgwire.Parse{Name: "d", Query: "discard plans"}, &pgwire.Sync{}}, append(run("d"), run("")...), ask("set application_name = 'x'"), parse("s", "select date '01/02/2020'"), append(run("d"), run("s")...), ask("set datestyle = 'ISO, DMY'"), run("s")},
+		"temporary at once":         {parse("s", "select date '01/02/2020'"), parse("t", "create temp table CHANNEL (a int) on commit drop"), append(run("t"), run("s")...), ask("set datestyle = 'ISO, DMY'"), run("s")},
+		"temporary, rolled back to": {parse("s", "select date '01/02/2020'"), ask("begin", "savepoint a", "create temp table CHANNEL (a int) on commit drop", "rollback to a"), run("s"), ask("set datestyle = 'ISO, DMY'"), run("s"), ask("create temp table CHANNEL (a int) on commit drop"), run("s"), ask("commit"), run("s")},
+		"rolled back to, in it":     {parse("s", "select date '01/02/2020'"), ask("begin", "savepoint a", "create temp table CHANNEL (a int) on commit drop", "set datestyle = 'ISO, DMY'"), run("s"), ask("rollback to a"), run("s"), ask("set datestyle = 'ISO, DMY'"), run("s"), ask("commit"), run("s")},
+		"concurrently":              {ask("create table CHANNEL (a text)"), parse("i", "create index concurrently on CHANNEL ((a || 'select'))"), ask("set datestyle = 'ISO, DMY'"), run("i"), ask("drop table CHANNEL")},
+		"a table of its time":       {ask("create temp table t_CHANNEL (a date)"), parse("t", "create temp table CHANNEL (selected date default '01/02/2020') on commit drop"), ask("set datestyle = 'ISO, DMY'", "begin"), run("t"), ask("insert into CHANNEL default values; select * from CHANNEL", "commit")},
+		"a view of its time":        {parse("v", "create temp view v_CHANNEL as select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "begin"), run("v"), ask("select * from v_CHANNEL", "rollback")},
+		"vacuum and backslashes":    {parse("v", `vacuum "a\b"`), ask("set standard_conforming_strings = off"), run("v"), ask("select 1")},
+		"CALL that commits":         {ask("create or replace procedure commits_CHANNEL(d date) language plpgsql as $$ begin raise notice '%', d; commit; end $$"), parse("c", "call commits_CHANNEL('01/02/2020')"), ask("set datestyle = 'ISO, DMY'"), run("c"), ask("drop procedure commits_CHANNEL")},
 		"gone":                      {ask("create table CHANNEL (a int)"), parse("s", "select 'x' from CHANNEL"), ask("set timezone = 'Asia/Seoul'", "drop table CHANNEL"), run("s"), ask("select 1")},
 	} {
 		t.Run(name, func(t *testing.T) { sameAsDirect(t, db, requests...) })

@@ -300,6 +300,17 @@ func (p *prepared) retireRead() {
 	}
 }
 
+// retireLiterals retires the statements whose literals the server reads again when they are used.
+func (p *prepared) retireLiterals() {
+	for e := p.order.Front(); e != nil; {
+		on := e.Value.(*serverStatement)
+		e = e.Next()
+		if on.text.literals {
+			p.retire(on)
+		}
+	}
+}
+
 // nextStale removes and returns the name of a statement that is to be closed; "" if there is none.
 func (p *prepared) nextStale() (name string) {
 	if n := len(p.stale); n > 0 {
