@@ -210,7 +210,7 @@ func (s *server) rolledBack(ctx context.Context, err error) bool {
 	if !ordinary(err) && !canceled(err) && !errors.Is(err, errCatalog) && !errors.Is(err, errCatalogSize) {
 		return false
 	}
-	done := s.bounded(ctx, syncTimeout)
+	done := s.bounded(ctx, checkTimeout)
 	return s.exec("ROLLBACK") == nil && done()
 }
 

@@ -74,10 +74,10 @@ func (s *session) resetCustoms() error {
 	return nil
 }
 
-// within runs a request of the gateway's own to the server, within syncTimeout.
+// within runs a request of the gateway's own to the server, within requestTimeout.
 func (s *session) within(request func() error) error {
 	conn := s.srv.conn
-	_ = conn.SetDeadline(time.Now().Add(syncTimeout))
+	_ = conn.SetDeadline(time.Now().Add(requestTimeout))
 	err := request()
 	_ = conn.SetDeadline(time.Time{})
 	return err

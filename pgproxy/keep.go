@@ -76,7 +76,7 @@ func (s *session) endDoubt() error {
 	if m.st.strays == 0 {
 		return nil
 	}
-	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
+	_ = srv.conn.SetDeadline(time.Now().Add(requestTimeout))
 	answered := false
 	mark := func(*pgwire.DataRow) { answered = true }
 	err := srv.query("SELECT 1", mark)
@@ -143,7 +143,7 @@ func (s *session) askRemains() error {
 	if nothing, err := s.digestLeaves(); nothing || err != nil {
 		return err
 	}
-	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
+	_ = srv.conn.SetDeadline(time.Now().Add(requestTimeout))
 	defer func() { _ = srv.conn.SetDeadline(time.Time{}) }()
 	learns, key, view := m.digestible(), m.settingsKey, m.reported
 	parts, settings := m.stateCheck()
@@ -274,7 +274,7 @@ func (s *session) prepareToKeep() error {
 // It deals with errors of the server connection.
 func (s *session) execSoon(sql string) error {
 	srv := s.srv
-	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
+	_ = srv.conn.SetDeadline(time.Now().Add(requestTimeout))
 	err := srv.exec(sql)
 	for canceled(err) { // ends with the deadline
 		err = srv.exec(sql)

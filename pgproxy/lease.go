@@ -231,7 +231,7 @@ func (s *session) sync() error {
 	if sql == "" {
 		return nil
 	}
-	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
+	_ = srv.conn.SetDeadline(time.Now().Add(requestTimeout))
 	var err error
 	if first := m.encodingSQL(sql); first != "" {
 		err = srv.exec(first)
@@ -264,8 +264,13 @@ func (s *session) wasCanceled() bool {
 	return s.hit
 }
 
-// syncTimeout bounds the round trip that applies settings.
-const syncTimeout = 10 * time.Second
+// requestTimeout bounds a request of the gateway's own on a client's server connection, such as the settings that are
+// applied before its statement, or the check for session state behind it. A server that stalls, for example while its
+// disk does, must not cost the client its session: a direct connection only waits. Health checks find one that hangs.
+const requestTimeout = time.Minute
+
+// checkTimeout bounds a request on a server connection of which nothing is lost if it is closed.
+const checkTimeout = 10 * time.Second
 
 // exec runs a string of SQL for its effects. It returns the server's error once the server is ready again.
 func (s *server) exec(sql string) error { return s.query(sql, nil) }

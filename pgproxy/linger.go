@@ -165,7 +165,7 @@ func (s *session) checked() bool {
 		return true
 	}
 	s.lingering.due = false
-	ctx, stop := context.WithTimeout(s.ctx, syncTimeout)
+	ctx, stop := context.WithTimeout(s.ctx, checkTimeout)
 	defer stop()
 	return check(ctx, s.srv) == nil
 }

@@ -211,7 +211,7 @@ func (m *machine) otherEncoding() bool {
 // statement_timeout does not end, whatever the client has set. hit, if not nil, reports whether a cancel request may
 // have been meant for this SQL. After a server's error that is not fatal, nothing has been done.
 func (s *server) runSeparately(sql string, hit func() bool) (rows []pgwire.Param, err error) {
-	_ = s.conn.SetDeadline(time.Now().Add(syncTimeout))
+	_ = s.conn.SetDeadline(time.Now().Add(requestTimeout))
 	defer func() { _ = s.conn.SetDeadline(time.Time{}) }()
 	const begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
 	rows, err = s.settingRows(begin + sql + ";COMMIT")

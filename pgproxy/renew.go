@@ -164,7 +164,7 @@ func (s *session) learnGiven(names []remnant) error {
 		return nil
 	}
 	sql.WriteString(") AS v (n)")
-	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
+	_ = srv.conn.SetDeadline(time.Now().Add(requestTimeout))
 	rows, err := srv.settingRows(sql.String())
 	srv.unnamed = 0
 	_ = srv.conn.SetDeadline(time.Time{})
@@ -225,7 +225,7 @@ func (s *session) noteBeginAgain(begins bool) {
 
 // begin begins a transaction by a client's own statement.
 func (s *server) begin(sql string) error {
-	_ = s.conn.SetDeadline(time.Now().Add(syncTimeout))
+	_ = s.conn.SetDeadline(time.Now().Add(requestTimeout))
 	s.w.Send(&pgwire.Query{SQL: sql})
 	err := s.answerWith(pgwire.TxActive, nil)
 	s.unnamed = 0
