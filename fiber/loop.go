@@ -101,6 +101,7 @@ type loop struct {
 	fibers    int
 	began     time.Time // of the current tick
 	now       int64     // the same in the loops' clock
+	before    int64     // now of the tick before
 	timers    timers
 	closing   bool
 	open      int // number of connections and listeners
@@ -237,9 +238,9 @@ func (l *loop) wait(until int64) {
 	l.active.Store(true)
 	l.engine.watchAgain()
 	l.waiting.Store(false)
-	before := l.now
+	l.before = l.now
 	l.readClock()
-	if idle && l.now-before >= int64(idleAfter) && !keepFibers { // a busy system may take the processor away for longer
+	if idle && l.now-l.before >= int64(idleAfter) && !keepFibers { // a busy system may take the processor away for longer
 		l.trim(keptFibers)
 	}
 }
