@@ -105,8 +105,7 @@ func (s *session) appendHead(dst, raw []byte, coded bool) []byte {
 		if isClientCert(f.Name) && !(received.Trusted && httpwire.EqualFold(f.Name, clientCertField)) {
 			continue
 		}
-		named := coded && f.Known == httpwire.Trailer // a server with net/http accepts only the trailers that are named
-		if f.Known != httpwire.XRequestID && received.Passes(f) || named {
+		if f.Known != httpwire.XRequestID && received.Passes(f) {
 			w.field(f)
 		}
 	}
