@@ -85,7 +85,7 @@ const maxTry = 16 << 10
 func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
 	l := c.loop.Load()
 	f := l.current
-	if c.closed || c.reading || c.rd.deadline != 0 && l.now >= c.rd.deadline {
+	if c.closed || c.reading || c.late(l, &c.rd) {
 		return nil, true
 	}
 	if l.scratch == nil {

@@ -381,13 +381,20 @@ func (c *Conn) begin(l *loop, s *side) error {
 	switch {
 	case c.closed:
 		err = net.ErrClosed
-	case s.deadline != 0 && l.now >= s.deadline:
+	case c.late(l, s):
 		err = os.ErrDeadlineExceeded
 	}
 	if err != nil {
 		c.end(l, s)
 	}
 	return err
+}
+
+// late reports whether the side's deadline has passed. What the loop has received in the tick in which it finds that out may
+// have come in time, and can still be read in that tick: on a loop that stood still, or got no processor, it is the loop that
+// is late. A deadline that is in the past when it is set ends a wait at once, so it passes by this rule, too.
+func (c *Conn) late(l *loop, s *side) bool {
+	return s.deadline != 0 && l.now >= s.deadline && (s != &c.rd || s.deadline <= l.before || !l.poller.readable(c))
 }
 
 // end hands the side to the fiber that has waited longest for it.

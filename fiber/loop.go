@@ -101,6 +101,7 @@ type loop struct {
 	fibers    int
 	began     time.Time // of the current tick
 	now       int64     // the same in the loops' clock
+	before    int64     // now of the tick before
 	eventAt   int64     // when the last wait ended that did not end idle
 	timers    timers
 	closing   bool
@@ -238,12 +239,12 @@ func (l *loop) wait(until int64) {
 	l.active.Store(true)
 	l.engine.watchAgain()
 	l.waiting.Store(false)
-	before := l.now
+	l.before = l.now
 	l.readClock()
 	if !idle {
 		l.eventAt = l.now
 	}
-	if idle && l.now-before >= int64(idleAfter) && !keepFibers { // a busy system may take the processor away for longer
+	if idle && l.now-l.before >= int64(idleAfter) && !keepFibers { // a busy system may take the processor away for longer
 		l.trim(keptFibers)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2/hpack"
@@ -255,4 +256,18 @@ func RewriteFields(r Route, host, endpoint string, fields ...string) func() {
 			tg.reverse.rewrites(&w, s, &all[i])
 		}
 	}
+}
+
+// CountSessions returns how many sessions were made during f, which are those that had to be because none was free for reuse. No
+// other proxy may run.
+func CountSessions(f func()) int {
+	sessions = sync.Pool{New: sessions.New}
+	var made atomic.Int64
+	defer func(before func() any) { sessions.New = before }(sessions.New)
+	sessions.New = func() any {
+		made.Add(1)
+		return new(session)
+	}
+	f()
+	return int(made.Load())
 }

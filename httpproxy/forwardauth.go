@@ -17,6 +17,7 @@ import (
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/httppool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // ForwardAuth asks an authentication server about each request of a route: GET Path, with the request's header and
@@ -120,19 +121,25 @@ func newAsker(f *ForwardAuth) *asker {
 	a.transport, _ = httppool.NewTransport(httppool.Config{
 		// With an idle time-out, the exchange leaves no deadline set on the connection, which other routes may share.
 		Options: httppool.Options{ResponseHeaderTimeout: a.f.Timeout, IdleTimeout: a.f.Timeout},
-		Source: func(ctx context.Context, _ *http.Request) (httppool.Lease, error) {
-			l, err := a.f.Upstream.AcquireKey(ctx, "")
-			if err != nil {
-				return nil, err
-			}
-			if _, ok := l.Value().NetConn().(*h2Place); ok {
-				l.Release() // nothing was sent on it
-				return nil, errAuthHTTP2
-			}
-			return &l, nil // the upstream measures its answers
-		},
+		Source:  sourceOf(a.f.Upstream, errAuthHTTP2),
 	})
 	return a
+}
+
+// sourceOf leases connections of an upstream for a transport of the proxy's own requests, which speaks HTTP/1.1. instead is the
+// error if the upstream's is one of HTTP/2.
+func sourceOf(u *Upstream, instead error) httppool.Source {
+	return func(ctx context.Context, _ *http.Request) (httppool.Lease, error) {
+		l, err := u.AcquireNarrow(ctx, "", upstream.Narrow{Avoid: httppool.Failed(ctx)})
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := l.Value().NetConn().(*h2Place); ok {
+			l.Release() // nothing was sent on it
+			return nil, instead
+		}
+		return &l, nil // the upstream measures its answers
+	}
 }
 
 // withholds reports whether a field of the client could be taken for one of the answer.

@@ -96,6 +96,9 @@ func (s *session) appendHead(dst, raw []byte, coded bool) []byte {
 		if trace != nil && !trace.passes(f) {
 			continue
 		}
+		if f.Known == httpwire.Trailer && t.access != nil && !coded {
+			continue // it may name trailers that are withheld; with HTTP/2 some servers take none that are not named
+		}
 		if r.Listed(f) || t.requestRules.drops(f.Name) || t.access != nil && t.access.withholds(f) {
 			continue
 		}
@@ -105,8 +108,7 @@ func (s *session) appendHead(dst, raw []byte, coded bool) []byte {
 		if isClientCert(f.Name) && !(received.Trusted && httpwire.EqualFold(f.Name, clientCertField)) {
 			continue
 		}
-		named := coded && f.Known == httpwire.Trailer // a server with net/http accepts only the trailers that are named
-		if f.Known != httpwire.XRequestID && received.Passes(f) || named {
+		if f.Known != httpwire.XRequestID && received.Passes(f) {
 			w.field(f)
 		}
 	}

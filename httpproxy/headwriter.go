@@ -66,6 +66,7 @@ func (w *headWriter) field(f *httpwire.Field) {
 	switch {
 	case !w.coded:
 		w.dst = appendField(w.dst, f)
+	case w.into != nil && f.Known == httpwire.Trailer: // the Carrier would take the named fields out of the head
 	case w.into != nil:
 		w.into.Add(string(f.Name), string(f.Value))
 	default:

@@ -136,11 +136,8 @@ func (b *h2Head) plain(name, value string, known httpwire.Known) {
 	case known == httpwire.ContentLength:
 		b.contentLength(value)
 		return
-	case b.ofServer && known == httpwire.Trailer:
-		b.trailing = true
-		return
 	case b.ofServer:
-		b.trailing = b.trailing || name == contentType && isGRPC(value)
+		b.trailing = b.trailing || known == httpwire.Trailer || name == contentType && isGRPC(value)
 	case known == httpwire.TE:
 		b.bad = b.bad || value != "trailers"
 	case known == httpwire.Host:

@@ -1,7 +1,10 @@
 package httpproxy_test
 
 import (
+	"bufio"
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -10,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/conntest"
@@ -81,4 +85,94 @@ func TestRequestsBeforeALateDeadline(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 	client.CloseIdleConnections()
+}
+
+// drainedConn is such a connection, to which send sends something in the moment in which a drain ends its wait, with a deadline
+// in the past.
+type drainedConn struct {
+	lateConn
+	send func()
+}
+
+func (c drainedConn) SetReadDeadline(t time.Time) error {
+	if t.Before(time.Unix(2, 0)) && !t.IsZero() {
+		c.send() // Read notices the deadline
+		return nil
+	}
+	return c.TCPConn.SetReadDeadline(t)
+}
+
+// drainedConns is a listener of such connections.
+type drainedConns struct {
+	lateConns
+	send func()
+}
+
+func (l *drainedConns) Accept() (net.Conn, error) {
+	c, err := l.lateConns.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return drainedConn{c.(lateConn), l.send}, nil
+}
+
+// TestRequestsAtTheBeginningOfADrain: what a client sends as a drain begins is a request that it gets an answer to. A part of a
+// TLS record does not hold the drain up for as long as a head may take.
+func TestRequestsAtTheBeginningOfADrain(t *testing.T) {
+	var late atomic.Bool
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		late.Store(r.URL.Path == "/first") // for the wait behind it
+		_, _ = io.WriteString(w, "ok")
+	})
+	cfg := routeTo(newUpstream(t, backend))
+	cfg.ReadHeaderTimeout = time.Hour
+	secure, client := certificates(t)
+	for name, part := range map[string]string{"a request": "", "a part of a record": "\x17\x03\x03\x00\x50part"} {
+		t.Run(name, func(t *testing.T) {
+			cfg := cfg
+			if part != "" {
+				cfg.TLS = secure
+			}
+			p, err := httpproxy.New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var raw net.Conn
+			addr := conntest.Run(t, &drainedConns{lateConns{conntest.Listen(t), &late}, func() {
+				_, _ = io.WriteString(raw, cmp.Or(part, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"))
+			}}, p.Serve, func() {})
+			if raw, err = net.Dial("tcp", addr); err != nil {
+				t.Fatal(err)
+			}
+			defer raw.Close()
+			c := raw
+			if part != "" {
+				c = tls.Client(raw, client)
+			}
+			_ = c.SetDeadline(time.Now().Add(patience))
+			br := bufio.NewReader(c)
+			answer := func() (*http.Response, error) {
+				resp, err := http.ReadResponse(br, nil)
+				if err == nil {
+					_, err = io.Copy(io.Discard, resp.Body)
+				}
+				return resp, err
+			}
+			_, _ = io.WriteString(c, "GET /first HTTP/1.1\r\nHost: a\r\n\r\n")
+			if _, err := answer(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the session waits", func() bool { return !late.Load() })
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			drained := make(chan error, 1)
+			go func() { drained <- p.Drain(ctx) }()
+			if resp, err := answer(); part == "" && (err != nil || !resp.Close) {
+				t.Errorf("the answer is %v, %v", resp, err)
+			}
+			if err := <-drained; err != nil {
+				t.Errorf("the drain: %v", err)
+			}
+		})
+	}
 }

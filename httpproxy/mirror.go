@@ -93,17 +93,7 @@ func newMirror(m Mirror, response, idle time.Duration) *mirror {
 	made := &mirror{Mirror: m}
 	made.transport, _ = httppool.NewTransport(httppool.Config{ // no error: there are no limits
 		Options: httppool.Options{ResponseHeaderTimeout: response, IdleTimeout: idle},
-		Source: func(ctx context.Context, _ *http.Request) (httppool.Lease, error) {
-			l, err := m.Upstream.AcquireKey(ctx, "")
-			if err != nil {
-				return nil, err
-			}
-			if _, ok := l.Value().NetConn().(*h2Place); ok {
-				l.Release() // nothing was sent on it
-				return nil, errMirrorHTTP2
-			}
-			return &l, nil
-		},
+		Source:  sourceOf(m.Upstream, errMirrorHTTP2),
 	})
 	return made
 }

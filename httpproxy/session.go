@@ -413,11 +413,15 @@ func (s *session) awaitRequest() bool {
 		}
 	}
 	n, err := s.client.fill()
-	if errors.Is(err, os.ErrDeadlineExceeded) && s.hasComeInTime() {
+	late := errors.Is(err, os.ErrDeadlineExceeded) && s.hasComeInTime()
+	if late {
 		n, err = s.client.fill()
 	}
 	if !s.entry.state.CompareAndSwap(sessionIdle, sessionBusy) {
-		return false // interrupted
+		if !late || n == 0 { // the interrupt's deadline may still come
+			return false
+		}
+		s.entry.state.Store(sessionBusy)
 	}
 	s.count(n, 0)
 	if err != nil && isTLSFailure(err) {
@@ -428,14 +432,22 @@ func (s *session) awaitRequest() bool {
 
 // hasComeInTime reports whether a request has begun to come before the deadline was noticed, and gives it time for its head. On
 // a machine that stood still, or is starved, the session may be the one that is late. To close the connection then would cost
-// the client a request that it has sent in time, without an answer.
+// the client a request that it has sent in time, without an answer. A drain's deadline is such a one, too; what has come before it
+// may be a part of a TLS record, for whose remainder the drain does not wait long.
 func (s *session) hasComeInTime() bool {
 	if state := s.client.conn.State(); state != fiber.Pending && state != fiber.Closing {
 		return false
 	}
-	_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader))
+	limit := s.p.limits.Load().readHeader
+	if s.entry.state.Load() == sessionInterrupted {
+		limit = min(limit, interruptGrace)
+	}
+	_ = s.client.conn.SetReadDeadline(time.Now().Add(limit))
 	return true
 }
+
+// interruptGrace is how long a drain waits for the rest of a TLS record that a client without a request has begun to send.
+const interruptGrace = time.Second
 
 var (
 	// errLarge is for a head with too many bytes or fields.

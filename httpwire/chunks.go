@@ -62,11 +62,12 @@ func (c *Chunks) Next(b []byte) (content []byte, n int, done bool, err error) {
 			c.content(uint64(k))
 			return content, n + k, false, nil
 		case chunkEnd:
-			if len(b)-n < 2 {
-				return nil, n, false, progress(n, ErrIncomplete)
-			}
-			if b[n] != '\r' || b[n+1] != '\n' {
+			end := b[n:min(n+2, len(b))]
+			if string(end) != "\r\n"[:len(end)] {
 				return nil, n, false, fmt.Errorf("%w: a chunk is longer than its size", ErrMalformed)
+			}
+			if len(end) < 2 {
+				return nil, n, false, progress(n, ErrIncomplete)
 			}
 			n += 2
 			c.state = chunkSize

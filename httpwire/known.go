@@ -32,7 +32,7 @@ const (
 // section 7.6.1).
 func (k Known) Connectional() bool {
 	switch k {
-	case Connection, KeepAlive, HopByHop, Upgrade, TE, Trailer, TransferEncoding:
+	case Connection, KeepAlive, HopByHop, Upgrade, TE, TransferEncoding:
 		return true
 	}
 	return false

@@ -249,7 +249,7 @@ func TestChunks(t *testing.T) {
 		}
 	}
 	for _, body := range []string{
-		"\r\n", "g\r\n", "-1\r\n", "1\r\nab\r\n", "1\nab", "10000000000000000\r\n", "1;\nx\r\na\r\n", "1;\x00\r\na\r\n",
+		"\r\n", "g\r\n", "-1\r\n", "1\r\nab\r\n", "1\r\nab", "1\nab", "10000000000000000\r\n", "1;\nx\r\na\r\n", "1;\x00\r\na\r\n",
 		strings.Repeat("1;"+strings.Repeat("x", 900)+"\r\na\r\n", 40) + "0\r\n\r\n", strings.Repeat("1", 2000), "0\r\nA b\r\n\r\n",
 	} {
 		if got, _, _, err := decode([]byte(body), len(body)); !errors.Is(err, httpwire.ErrMalformed) {

@@ -21,8 +21,25 @@ type Stale struct {
 	first   time.Time // when the first was found
 	all     int
 	unused  int // of connections opened since
-	failed  int
 	renewed int
+	failed  []string // endpoints where no connection could be opened again
+}
+
+type failedKey struct{}
+
+// Failed returns the endpoints at which the request that ctx was given to a Source for could not be sent, because a closed
+// connection could not be opened again. Another one is the better choice, if there is one.
+func Failed(ctx context.Context) []string {
+	failed, _ := ctx.Value(failedKey{}).([]string)
+	return failed
+}
+
+// within returns the context for a Source.
+func (s *Stale) within(ctx context.Context) context.Context {
+	if len(s.failed) == 0 {
+		return ctx
+	}
+	return context.WithValue(ctx, failedKey{}, s.failed)
 }
 
 // Next closes and discards the connection of l, after which another may be leased. Its *Error means that leasing another
@@ -106,7 +123,7 @@ func (s *Stale) reopen(ctx context.Context, l Lease) (renewed bool, err error) {
 	}
 	failed := &Error{Endpoint: l.Endpoint(), Step: "acquire", Err: cause}
 	l.Fail(failed)
-	if s.failed++; s.failed == maxFailed {
+	if s.failed = append(s.failed, failed.Endpoint); len(s.failed) == maxFailed {
 		return false, failed
 	}
 	return false, nil

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -92,6 +93,48 @@ func TestStaleConnectionsOfASource(t *testing.T) {
 	wantBody(t, tr, newRequest(t, "GET", s.url, nil), "hi")
 	if st := tr.Stats(); st.Retries != crowd {
 		t.Errorf("stats are %+v", st)
+	}
+}
+
+// TestSourceAvoidsFailedEndpoints: a Source hears where a request has failed, so that it goes elsewhere.
+func TestSourceAvoidsFailedEndpoints(t *testing.T) {
+	first, other := serveOnce(t, 1), serveAnswers(t, func(int64, int) string { return ok })
+	down := false
+	poolTo := func(url string) *pool.Pool[*httppool.Conn] {
+		d := httppool.Dialer{Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			if down && url == first.url {
+				return nil, syscall.ECONNREFUSED
+			}
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}}
+		p, err := pool.New(pool.Config[*httppool.Conn]{
+			Open: func(ctx context.Context) (*httppool.Conn, error) {
+				return d.Open(ctx, strings.TrimPrefix(url, "http://"))
+			},
+			Close: func(c *httppool.Conn) { _ = c.Close() },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+		return p
+	}
+	preferred, second := poolTo(first.url), poolTo(other.url)
+	var avoided [][]string
+	tr := newTransport(t, httppool.Config{Source: func(ctx context.Context, _ *http.Request) (httppool.Lease, error) {
+		avoided = append(avoided, httppool.Failed(ctx))
+		p := preferred
+		if slices.Contains(httppool.Failed(ctx), "server") { // the name of leased
+			p = second
+		}
+		l, err := p.Acquire(ctx)
+		return leased{l}, err
+	}})
+	wantBody(t, tr, newRequest(t, "GET", first.url, nil), "hi")
+	down = true
+	wantBody(t, tr, newRequest(t, "GET", first.url, nil), "hi")
+	if n := len(avoided); n != 3 || !slices.Equal(avoided[2], []string{"server"}) {
+		t.Errorf("the source was told %q", avoided)
 	}
 }
 

@@ -26,7 +26,7 @@ const (
 	DefaultIdleTimeout = 60 * time.Second
 )
 
-// Source returns the connection for a request, within ctx. It may use the request to choose one.
+// Source returns the connection for a request, within ctx. It may use the request to choose one, and Failed to avoid endpoints.
 type Source func(ctx context.Context, req *http.Request) (Lease, error)
 
 // Config describes a Transport. The zero value is ready to use.
@@ -179,13 +179,14 @@ func (t *Transport) renew(x *exchange, req *http.Request, stale *Stale) error {
 // lease leases a live connection for x.
 func (t *Transport) lease(x *exchange, req *http.Request, stale *Stale) error {
 	for {
-		if err := t.acquire(x, req); err != nil {
+		if err := t.acquire(x, req, stale); err != nil {
 			if _, known := errors.AsType[*Error](err); known {
 				return err
 			}
 			return &Error{Step: "acquire", Err: err}
 		}
-		if x.lease.Value().Alive() {
+		if c := x.lease.Value(); c.Alive() {
+			c.NetConn().Adopt() // after Alive, as Adopt forgets what has arrived until the loop looks again
 			return nil
 		}
 		t.stale.Add(1)
@@ -205,9 +206,9 @@ func (l poolLease) Endpoint() string { return l.address }
 func (l poolLease) Fail(error)       { l.Discard() }
 
 // acquire leases a connection for x from the Source or, without one, from the pool of the scheme and address.
-func (t *Transport) acquire(x *exchange, req *http.Request) (err error) {
+func (t *Transport) acquire(x *exchange, req *http.Request, stale *Stale) (err error) {
 	if t.cfg.Source != nil {
-		x.lease, err = t.cfg.Source(req.Context(), req)
+		x.lease, err = t.cfg.Source(stale.within(req.Context()), req)
 		return err
 	}
 	address, secure, err := addressOf(req)
