@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"testing"
 
 	"github.com/headpond/headpond/fiber"
@@ -21,17 +22,19 @@ func TestConnectionsComeToTheirUsersLoop(t *testing.T) {
 		return // there are no loops
 	}
 	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
-	to := func(at *fiber.Stream) *httpproxy.Upstream {
+	to := func(at *atomic.Value) *httpproxy.Upstream {
 		return newUpstreamWith(t, httpproxy.UpstreamOptions{
 			Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1}},
 			Dial: func(ctx context.Context, endpoint string) (net.Conn, error) {
 				c, err := enginetest.Dial(ctx, endpoint)
-				*at, _ = c.(fiber.Stream)
+				if err == nil {
+					at.Store(c)
+				}
 				return c, err
 			},
 		}, backend)
 	}
-	var server, auth fiber.Stream
+	var server, auth atomic.Value // of type fiber.Stream
 	cfg := routeTo(to(&server))
 	cfg.Routes[0].ForwardAuth = &httpproxy.ForwardAuth{Upstream: to(&auth)}
 	p := startProxy(t, cfg)
@@ -40,7 +43,7 @@ func TestConnectionsComeToTheirUsersLoop(t *testing.T) {
 		if got := sendWhole(t, p.addr, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); got == "" {
 			t.Fatal("no answer")
 		}
-		servers[server.Loop()], auths[auth.Loop()] = true, true
+		servers[server.Load().(fiber.Stream).Loop()], auths[auth.Load().(fiber.Stream).Loop()] = true, true
 		if len(auths) == 2 {
 			return
 		}
