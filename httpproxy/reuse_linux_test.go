@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -139,7 +140,7 @@ func (m misuse) run(addr, from, tag string) (string, error) {
 		_, _ = io.WriteString(c, m.after)
 	}
 	_, err = io.Copy(&got, c)
-	if ne, ok := err.(net.Error); ok && ne.Timeout() {
+	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
 		return got.String(), fmt.Errorf("no end after %q: %w", m.send[:min(len(m.send), 300)], err)
 	}
 	return got.String(), nil
