@@ -59,16 +59,15 @@ type endpoint[T any] struct {
 	onUnhealthy      UnhealthyPolicy
 	unhealthyTimeout time.Duration
 	stagger          time.Duration
-	failingSince     time.Time    // start of the first of the current row of failed probes
-	downSince        time.Time    // when the active check took it out
-	slowAt           time.Time    // when it was last seen to be slow; see wasSlow
-	emptiedAt        atomic.Int64 // when the last eviction took its first lease, in sinceEpoch; 0: never
-	evicting         bool         // evict is running, or about to
+	failingSince     time.Time // start of the first of the current row of failed probes
+	downSince        time.Time // when the active check took it out
+	slowAt           time.Time // when it was last seen to be slow; see wasSlow
+	evicting         bool      // evict is running, or about to
 	evictions        sync.WaitGroup
 	interrupt        func(T, error)       // Config.Interrupt; immutable
 	hears            func(T) bool         // Config.Heard; immutable
 	proven           func(time.Time) bool // Upstream.proven; immutable
-	burdened         func(time.Time) bool // Upstream.burdened for this endpoint; immutable
+	emptied          *emptied             // of the Upstream; immutable
 	byDistance       func() bool          // reports whether the set depends on distance; immutable
 	judging          *sync.Mutex          // serializes ejections by answers; taken before mu; immutable
 	spare            func(int) bool       // Upstream.spare for this endpoint; immutable
@@ -87,6 +86,7 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, number int) *endpoint[T] 
 		interrupt:  cfg.Interrupt,
 		hears:      cfg.Heard,
 		proven:     u.proven,
+		emptied:    &u.emptied,
 		byDistance: func() bool { return u.set.Load().balance == Nearest },
 	}
 	if cfg.Traffic != nil {
@@ -106,7 +106,6 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, number int) *endpoint[T] 
 	e.roles.poke, e.waiting = make(chan struct{}, 1), &u.waiting
 	e.asker = func() RoleAsker { return cfg.AskRole(addr) }
 	e.reopen, e.shed = func() { u.reopen(e) }, func() { u.shed(e) }
-	e.burdened = func(t time.Time) bool { return u.burdened(e, t) }
 	e.judging, e.spare = &u.judging, func(most int) bool { return u.spare(e, most) }
 	e.spec.Store(&spec)
 	e.usable.Store(true)

@@ -242,7 +242,8 @@ func TestSecondSilentEndpointHasTime(t *testing.T) {
 	for name, at := range map[string]struct {
 		again time.Duration // when b:1 falls silent, after a:1
 		early int           // leases that it has lost soon after
-	}{"together": {0, 20}, "after": {6 * time.Second, 0}} {
+		gone  bool          // a:1 has left the set by then
+	}{"together": {0, 20, false}, "after": {6 * time.Second, 0, false}, "after, and the first has left": {6 * time.Second, 0, true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBackends()
@@ -265,6 +266,13 @@ func TestSecondSilentEndpointHasTime(t *testing.T) {
 				p.admit(t, u, 30)
 				b.set(silent, "a:1", true)
 				time.Sleep(at.again)
+				if at.gone {
+					s := cfg.Settings
+					s.Endpoints = upstream.Endpoints("b:1", "c:1")
+					if err := u.Update(s); err != nil {
+						t.Fatal(err)
+					}
+				}
 				b.set(silent, "b:1", true)
 				time.Sleep(6 * time.Second)
 				if n, second := p.count("a:1"), p.count("b:1"); n != 20 || second != at.early {

@@ -23,6 +23,7 @@ type Upstream[T any] struct {
 	turns   turns
 	waiting atomic.Int64 // acquires that wait for an endpoint's role
 	judging sync.Mutex   // see endpoint.judging
+	emptied emptied
 	follows atomic.Pointer[Upstream[T]]
 	ctx     context.Context // of background tasks
 	stop    context.CancelFunc
