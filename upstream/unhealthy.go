@@ -132,7 +132,7 @@ func (e *endpoint[T]) evict() {
 // interruptSome interrupts 1/parts of the leases, rounded up, and returns how many.
 func (e *endpoint[T]) interruptSome(parts int) int {
 	var leased []T
-	all := e.pools.interrupt(func(v T) { leased = append(leased, v) })
+	all := e.leased(func(v T) { leased = append(leased, v) })
 	n := (all + parts - 1) / parts
 	for _, v := range leased[:n] {
 		e.interrupt(v, ErrUnhealthy)

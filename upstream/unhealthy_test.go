@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,6 +81,30 @@ func (p *patients) count(endpoint string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.ended[endpoint])
+}
+
+// one returns a lease of an endpoint.
+func (p *patients) one(endpoint string) upstream.Lease[*conn] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c, l := range p.out {
+		if c.endpoint == endpoint {
+			return l
+		}
+	}
+	panic("there is none")
+}
+
+// here returns the number of leases of an endpoint.
+func (p *patients) here(endpoint string) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.out {
+		if c.endpoint == endpoint {
+			n++
+		}
+	}
+	return n
 }
 
 func (p *patients) release() {
@@ -176,6 +201,71 @@ func TestRemovedEndpointIsEmptied(t *testing.T) {
 				time.Sleep(30 * time.Second)
 				if n, other := p.count("a:1"), p.count("b:1"); n != 20 || other != 0 {
 					t.Errorf("interrupted %d and %d leases, want 20 and 0", n, other)
+				}
+			})
+		})
+	}
+}
+
+// TestReturningEndpointIsCheckedOnce: however often an endpoint leaves and returns while leases of it last, it gets the checks of one endpoint,
+// also when it has left for good. When it falls silent, all leases end, the oldest too.
+func TestReturningEndpointIsCheckedOnce(t *testing.T) {
+	for name, back := range map[string]bool{"and is back": true, "and is gone": false} {
+		t.Run(name, func(t *testing.T) {
+			var checks atomic.Int64
+			ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+				h := closing
+				h.Interval, h.Timeout, h.Fall, h.Rise = time.Second, time.Second, 3, 2
+				h.Probe = func(ctx context.Context, addr string) error {
+					if addr == "a:1" {
+						checks.Add(1)
+					}
+					b.mu.Lock()
+					hangs := silent[addr]
+					b.mu.Unlock()
+					if hangs {
+						<-ctx.Done()
+					}
+					return ctx.Err()
+				}
+				set := func(addrs ...string) {
+					t.Helper()
+					s := upstream.Settings{Endpoints: upstream.Endpoints(addrs...), Balance: upstream.RoundRobin, Health: h}
+					s.Limits.MaxSize = 1000
+					if err := u.Update(s); err != nil {
+						t.Fatal(err)
+					}
+				}
+				old := p.one("a:1")
+				for range 20 {
+					set("b:1")
+					time.Sleep(time.Second)
+					set("a:1", "b:1")
+					time.Sleep(time.Second)
+					p.admit(t, u, 1)
+				}
+				if !back {
+					set("b:1")
+					set("a:1", "b:1") // the last one never has a lease
+					set("b:1")
+				}
+				checks.Store(0)
+				time.Sleep(10 * time.Second)
+				if n := checks.Load(); n < 5 || n > 15 {
+					t.Errorf("%d checks in ten seconds", n)
+				}
+				here := p.here("a:1")
+				b.set(silent, "a:1", true)
+				for range 200 {
+					old.Heard(time.Now()) // so it is only slow
+					time.Sleep(100 * time.Millisecond)
+				}
+				if n := p.count("a:1"); n != 0 {
+					t.Errorf("interrupted %d leases of a slow endpoint", n)
+				}
+				time.Sleep(30 * time.Second)
+				if n, other := p.count("a:1"), p.count("b:1"); here < 20 || n != here || other != 0 {
+					t.Errorf("interrupted %d of %d leases, and %d of the other endpoint", n, here, other)
 				}
 			})
 		})
