@@ -28,6 +28,7 @@ const (
 	faultWorkers = 4
 	tickEvery    = 100 * time.Millisecond
 	faultLasts   = 15 * time.Second
+	faultPing    = 30 * time.Second // as client-go's
 	tickerPath   = "/api/v1/namespaces/default/configmaps/ticker"
 )
 
@@ -132,7 +133,7 @@ func (l *faultLoad) watch(version string) {
 	last, heard := 0, time.Now()
 	for !l.over() {
 		client := l.c.client(l.proxy)
-		client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}
+		client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{SendPingTimeout: faultPing, PingTimeout: 15 * time.Second}
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() {
 			select {

@@ -157,6 +157,18 @@ func TestKubeForbidden(t *testing.T) {
 	g.awaitEndpoints("10.98.0.1:6443", "10.98.0.2:6443", "10.98.0.3:6443")
 }
 
+// publish makes the EndpointSlice of a Service.
+func (c *kubeCluster) publish(admin *http.Client, service string, port int, hosts ...string) {
+	c.t.Helper()
+	endpoints := ""
+	for _, host := range hosts {
+		endpoints += fmt.Sprintf("{addresses: [%s], conditions: {ready: true}},\n", host)
+	}
+	c.apply(admin, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/"+service+"-1", fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice,
+metadata: {name: %s-1, labels: {kubernetes.io/service-name: %s}}, addressType: IPv4, ports: [{name: main, port: %d, protocol: TCP}], endpoints: [
+%s]}`, service, service, port, endpoints))
+}
+
 // changes is how many times TestKubeChanges changes the EndpointSlice.
 const changes = 60
 
@@ -177,15 +189,7 @@ func TestKubeChanges(t *testing.T) {
 		go func() { _ = s.Serve(l) }()
 		t.Cleanup(func() { _ = s.Close() })
 	}
-	set := func(hosts ...string) {
-		endpoints := ""
-		for _, host := range hosts {
-			endpoints += fmt.Sprintf("- {addresses: [%s], conditions: {ready: true}}\n", host)
-		}
-		c.apply(admin, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-1", fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice,
-metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}, addressType: IPv4, ports: [{name: http, port: 8080, protocol: TCP}], endpoints: [
-%s]}`, strings.ReplaceAll(strings.ReplaceAll(endpoints, "- ", ""), "}\n", "},\n")))
-	}
+	set := func(hosts ...string) { c.publish(admin, "web", 8080, hosts...) }
 	set(hosts...)
 	tcp, web := address(t), address(t)
 	upstream := fmt.Sprintf(`{discover: {kubernetes: {service: default/web, server: "https://10.98.0.1:6443", ca: %q, token_file: %q}}}`, c.file("ca"), c.file("token"))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -117,4 +118,54 @@ func (c *kubeCluster) hearChanges(ctx context.Context, address, version string, 
 		}
 	}
 	return nil
+}
+
+// TestKubeHangsAndLeaves: a server hangs and leaves the EndpointSlice before the gateway has closed its sessions, as it does when its lease
+// ends. Its watches go to the other servers, long before their clients' own pings would end them. Then it returns.
+func TestKubeHangsAndLeaves(t *testing.T) {
+	c := startKube(t)
+	admin := c.client(c.servers[0].address())
+	defer admin.CloseIdleConnections()
+	writeFile(t, c.file("token"), []byte(c.applyRBAC(admin)))
+	all := []string{c.servers[0].address(), c.servers[1].address(), c.servers[2].address()}
+	hung := c.servers[1]
+	set := func(hosts ...string) { c.publish(admin, "apis", 6443, hosts...) }
+	set(c.servers[0].host, hung.host, c.servers[2].host)
+	listen := address(t)
+	g := startGateway(t, fmt.Sprintf(`listeners:
+  - {name: kube, protocol: tcp, listen: %q, upstream: apiservers}
+upstreams:
+  apiservers:
+    discover: {kubernetes: {service: default/apis, server: "https://%[2]s", ca: %[3]q, token_file: %[4]q}}
+    health: {https: /readyz, ca: %[3]q, server_name: %[5]s, expect: [200, 401], interval: 1s, fall: 2}
+`, listen, all[0], c.file("ca"), c.file("token"), serviceName), plain)
+	g.awaitEndpoints(all...)
+	l := c.startLoad(listen, all[0], faultWatches)
+	eventually(t, "all watches have begun", func() error {
+		if n := l.begun.Load(); n < faultWatches {
+			return fmt.Errorf("%d of %d", n, faultWatches)
+		}
+		return nil
+	})
+	hung.signal(syscall.SIGSTOP)
+	set(c.servers[0].host, c.servers[2].host)
+	g.awaitEndpoints(all[0], all[2])
+	eventually(t, "no session is left at the hung server", func() error {
+		if _, body := g.get("/api/v1/status"); strings.Contains(body, strconv.Quote(hung.address())) {
+			return fmt.Errorf("there are some")
+		}
+		return nil
+	})
+	l.end()
+	t.Logf("%d watches begun, the longest silence was %v", l.begun.Load(), l.silent)
+	if l.silent >= faultPing {
+		t.Errorf("a watch heard nothing for %v", l.silent)
+	}
+	l.check("a server that hangs and leaves")
+	if g.scrape().errors("kube", "endpoint_out") == 0 {
+		t.Error("the gateway closed no session")
+	}
+	hung.signal(syscall.SIGCONT)
+	set(c.servers[0].host, hung.host, c.servers[2].host)
+	g.awaitEndpoints(all...)
 }

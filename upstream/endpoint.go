@@ -26,9 +26,9 @@ type endpoint[T any] struct {
 	stale    atomic.Uint64
 	traffic  *traffic.Cell // nil without Config.Traffic
 	log      *slog.Logger
-	passed   atomic.Int64 // when it last passed its check, in sinceEpoch; 0: never
-	answered atomic.Int64 // when it last answered a check with CloseUnhealthy, however late, in sinceEpoch; 0: never
-	heard    atomic.Int64 // when a user was last answered, in Unix nanoseconds; 0: Heard was never called
+	passed   atomic.Int64  // when it last passed its check, in sinceEpoch; 0: never
+	answered atomic.Int64  // when it last answered a check with CloseUnhealthy, however late, in sinceEpoch; 0: never
+	heard    *atomic.Int64 // when a user was last answered, in Unix nanoseconds; 0: Heard was never called; one for the address
 	distance distance
 	latency  latency
 	roles    roleState
@@ -59,16 +59,16 @@ type endpoint[T any] struct {
 	onUnhealthy      UnhealthyPolicy
 	unhealthyTimeout time.Duration
 	stagger          time.Duration
-	failingSince     time.Time    // start of the first of the current row of failed probes
-	downSince        time.Time    // when the active check took it out
-	slowAt           time.Time    // when it was last seen to be slow; see wasSlow
-	emptiedAt        atomic.Int64 // when the last eviction took its first lease, in sinceEpoch; 0: never
-	evicting         bool         // evict is running, or about to
+	failingSince     time.Time // start of the first of the current row of failed probes
+	downSince        time.Time // when the active check took it out
+	slowAt           time.Time // when it was last seen to be slow; see wasSlow
+	evicting         bool      // evict is running, or about to
 	evictions        sync.WaitGroup
 	interrupt        func(T, error)       // Config.Interrupt; immutable
 	hears            func(T) bool         // Config.Heard; immutable
+	leased           func(func(T)) int    // Upstream.leasedAt for this endpoint; immutable
 	proven           func(time.Time) bool // Upstream.proven; immutable
-	burdened         func(time.Time) bool // Upstream.burdened for this endpoint; immutable
+	emptied          *emptied             // of the Upstream; immutable
 	byDistance       func() bool          // reports whether the set depends on distance; immutable
 	judging          *sync.Mutex          // serializes ejections by answers; taken before mu; immutable
 	spare            func(int) bool       // Upstream.spare for this endpoint; immutable
@@ -87,6 +87,8 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, number int) *endpoint[T] 
 		interrupt:  cfg.Interrupt,
 		hears:      cfg.Heard,
 		proven:     u.proven,
+		emptied:    &u.emptied,
+		heard:      new(atomic.Int64),
 		byDistance: func() bool { return u.set.Load().balance == Nearest },
 	}
 	if cfg.Traffic != nil {
@@ -106,8 +108,8 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, number int) *endpoint[T] 
 	e.roles.poke, e.waiting = make(chan struct{}, 1), &u.waiting
 	e.asker = func() RoleAsker { return cfg.AskRole(addr) }
 	e.reopen, e.shed = func() { u.reopen(e) }, func() { u.shed(e) }
-	e.burdened = func(t time.Time) bool { return u.burdened(e, t) }
 	e.judging, e.spare = &u.judging, func(most int) bool { return u.spare(e, most) }
+	e.leased = func(f func(T)) int { return u.leasedAt(e, f) }
 	e.spec.Store(&spec)
 	e.usable.Store(true)
 	e.ejector.cfg = cfg.Ejection.withDefaults()

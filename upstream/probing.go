@@ -170,7 +170,7 @@ func (e *endpoint[T]) heardSince(t time.Time) bool {
 // heardOnLeases reports whether something has come on a lease since the last call.
 func (e *endpoint[T]) heardOnLeases() (heard bool) {
 	if e.hears != nil {
-		e.pools.interrupt(func(v T) { heard = e.hears(v) || heard })
+		e.leased(func(v T) { heard = e.hears(v) || heard })
 	}
 	return heard
 }

@@ -2,7 +2,9 @@ package upstream
 
 import (
 	"errors"
+	"maps"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -57,7 +59,7 @@ const (
 // silentAfter returns how many probes in a row show that the endpoint is silent. One that fell silent after another was
 // emptied, whose users it may have got, has as much time as one that was slow. The caller holds mu.
 func (e *endpoint[T]) silentAfter() int {
-	if !e.slowAt.IsZero() && time.Since(e.slowAt) < slowMemory || e.burdened(e.failingSince) {
+	if !e.slowAt.IsZero() && time.Since(e.slowAt) < slowMemory || e.emptied.burdens(e.addr, e.failingSince) {
 		return slowPatience * e.health.fall
 	}
 	return e.health.fall
@@ -106,7 +108,7 @@ func (e *endpoint[T]) evict() {
 		if e.proven(since) {
 			n := e.interruptSome(left)
 			if n > 0 && interrupted == 0 {
-				e.emptiedAt.Store(sinceEpoch(time.Now()))
+				e.emptied.add(e.addr)
 			}
 			interrupted += n
 			if left--; left == 0 {
@@ -130,7 +132,7 @@ func (e *endpoint[T]) evict() {
 // interruptSome interrupts 1/parts of the leases, rounded up, and returns how many.
 func (e *endpoint[T]) interruptSome(parts int) int {
 	var leased []T
-	all := e.pools.interrupt(func(v T) { leased = append(leased, v) })
+	all := e.leased(func(v T) { leased = append(leased, v) })
 	n := (all + parts - 1) / parts
 	for _, v := range leased[:n] {
 		e.interrupt(v, ErrUnhealthy)
@@ -145,10 +147,32 @@ func (u *Upstream[T]) proven(t time.Time) bool {
 	})
 }
 
-// burdened reports whether another endpoint was emptied in the slowMemory before t.
-func (u *Upstream[T]) burdened(e *endpoint[T], t time.Time) bool {
-	return slices.ContainsFunc(u.set.Load().all, func(o *endpoint[T]) bool {
-		at := o.emptiedAt.Load()
-		return o != e && at != 0 && at < sinceEpoch(t) && sinceEpoch(t)-at < int64(slowMemory)
-	})
+// emptied says when the last eviction at an address took its first lease. It outlives endpoints that leave the set: a
+// server that hangs is often taken from the set while its users move to the others.
+type emptied struct {
+	mu sync.Mutex // taken last
+	at map[string]time.Time
+}
+
+// add records an eviction that has begun, and forgets those that can matter no more.
+func (m *emptied) add(address string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.at == nil {
+		m.at = map[string]time.Time{}
+	}
+	maps.DeleteFunc(m.at, func(_ string, at time.Time) bool { return time.Since(at) > 10*slowMemory })
+	m.at[address] = time.Now()
+}
+
+// burdens reports whether an endpoint with another address was emptied in the slowMemory before t.
+func (m *emptied) burdens(address string, t time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for other, at := range m.at {
+		if other != address && at.Before(t) && t.Sub(at) < slowMemory {
+			return true
+		}
+	}
+	return false
 }

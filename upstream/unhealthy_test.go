@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,6 +81,30 @@ func (p *patients) count(endpoint string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.ended[endpoint])
+}
+
+// one returns a lease of an endpoint.
+func (p *patients) one(endpoint string) upstream.Lease[*conn] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c, l := range p.out {
+		if c.endpoint == endpoint {
+			return l
+		}
+	}
+	panic("there is none")
+}
+
+// here returns the number of leases of an endpoint.
+func (p *patients) here(endpoint string) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.out {
+		if c.endpoint == endpoint {
+			n++
+		}
+	}
+	return n
 }
 
 func (p *patients) release() {
@@ -182,6 +207,71 @@ func TestRemovedEndpointIsEmptied(t *testing.T) {
 	}
 }
 
+// TestReturningEndpointIsCheckedOnce: however often an endpoint leaves and returns while leases of it last, it gets the checks of one endpoint,
+// also when it has left for good. When it falls silent, all leases end, the oldest too.
+func TestReturningEndpointIsCheckedOnce(t *testing.T) {
+	for name, back := range map[string]bool{"and is back": true, "and is gone": false} {
+		t.Run(name, func(t *testing.T) {
+			var checks atomic.Int64
+			ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+				h := closing
+				h.Interval, h.Timeout, h.Fall, h.Rise = time.Second, time.Second, 3, 2
+				h.Probe = func(ctx context.Context, addr string) error {
+					if addr == "a:1" {
+						checks.Add(1)
+					}
+					b.mu.Lock()
+					hangs := silent[addr]
+					b.mu.Unlock()
+					if hangs {
+						<-ctx.Done()
+					}
+					return ctx.Err()
+				}
+				set := func(addrs ...string) {
+					t.Helper()
+					s := upstream.Settings{Endpoints: upstream.Endpoints(addrs...), Balance: upstream.RoundRobin, Health: h}
+					s.Limits.MaxSize = 1000
+					if err := u.Update(s); err != nil {
+						t.Fatal(err)
+					}
+				}
+				old := p.one("a:1")
+				for range 20 {
+					set("b:1")
+					time.Sleep(time.Second)
+					set("a:1", "b:1")
+					time.Sleep(time.Second)
+					p.admit(t, u, 1)
+				}
+				if !back {
+					set("b:1")
+					set("a:1", "b:1") // the last one never has a lease
+					set("b:1")
+				}
+				checks.Store(0)
+				time.Sleep(10 * time.Second)
+				if n := checks.Load(); n < 5 || n > 15 {
+					t.Errorf("%d checks in ten seconds", n)
+				}
+				here := p.here("a:1")
+				b.set(silent, "a:1", true)
+				for range 200 {
+					old.Heard(time.Now()) // so it is only slow
+					time.Sleep(100 * time.Millisecond)
+				}
+				if n := p.count("a:1"); n != 0 {
+					t.Errorf("interrupted %d leases of a slow endpoint", n)
+				}
+				time.Sleep(30 * time.Second)
+				if n, other := p.count("a:1"), p.count("b:1"); here < 20 || n != here || other != 0 {
+					t.Errorf("interrupted %d of %d leases, and %d of the other endpoint", n, here, other)
+				}
+			})
+		})
+	}
+}
+
 // TestSlowEndpointIsNotEmptied: an endpoint that answers too late, or that answers no check while something comes to its users, is out
 // and keeps its leases. When it hangs afterwards it loses them.
 func TestSlowEndpointIsNotEmptied(t *testing.T) {
@@ -242,7 +332,8 @@ func TestSecondSilentEndpointHasTime(t *testing.T) {
 	for name, at := range map[string]struct {
 		again time.Duration // when b:1 falls silent, after a:1
 		early int           // leases that it has lost soon after
-	}{"together": {0, 20}, "after": {6 * time.Second, 0}} {
+		gone  bool          // a:1 has left the set by then
+	}{"together": {0, 20, false}, "after": {6 * time.Second, 0, false}, "after, and the first has left": {6 * time.Second, 0, true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBackends()
@@ -265,6 +356,13 @@ func TestSecondSilentEndpointHasTime(t *testing.T) {
 				p.admit(t, u, 30)
 				b.set(silent, "a:1", true)
 				time.Sleep(at.again)
+				if at.gone {
+					s := cfg.Settings
+					s.Endpoints = upstream.Endpoints("b:1", "c:1")
+					if err := u.Update(s); err != nil {
+						t.Fatal(err)
+					}
+				}
 				b.set(silent, "b:1", true)
 				time.Sleep(6 * time.Second)
 				if n, second := p.count("a:1"), p.count("b:1"); n != 20 || second != at.early {

@@ -23,6 +23,7 @@ type Upstream[T any] struct {
 	turns   turns
 	waiting atomic.Int64 // acquires that wait for an endpoint's role
 	judging sync.Mutex   // see endpoint.judging
+	emptied emptied
 	follows atomic.Pointer[Upstream[T]]
 	ctx     context.Context // of background tasks
 	stop    context.CancelFunc
@@ -199,6 +200,7 @@ func (u *Upstream[T]) apply(s Settings, reported []Endpoint, by cause) error {
 		e.shed() // if it does not have the role
 	}
 	for _, e := range added {
+		u.takeOver(e)
 		e.configure(s)
 	}
 	for _, e := range removed {
@@ -240,6 +242,9 @@ func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
 	}
 	if err == nil {
 		u.forget(e.pools.now()...)
+		for _, o := range u.leavingAt(e) {
+			_ = o.pools.drain(e.ctx) // its leases are watched by e
+		}
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.draining = slices.DeleteFunc(slices.Clone(u.draining), func(l *endpoint[T]) bool { return l == e })
@@ -251,6 +256,28 @@ func (u *Upstream[T]) leaving() []*endpoint[T] {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Clone(u.draining)
+}
+
+// leavingAt returns the removed endpoints with leases out at the address of e, without e.
+func (u *Upstream[T]) leavingAt(e *endpoint[T]) []*endpoint[T] {
+	return slices.DeleteFunc(u.leaving(), func(o *endpoint[T]) bool { return o == e || o.addr != e.addr })
+}
+
+// takeOver lets the check of a new endpoint watch the leases of removed ones with its address. If each had its own check,
+// an overloaded server that leaves the set and returns would get more checks each time.
+func (u *Upstream[T]) takeOver(e *endpoint[T]) {
+	for _, o := range u.leavingAt(e) {
+		o.end()
+	}
+}
+
+// leasedAt calls f with each leased connection to the address of e, and returns their number.
+func (u *Upstream[T]) leasedAt(e *endpoint[T], f func(T)) int {
+	n := e.pools.interrupt(f)
+	for _, o := range u.leavingAt(e) {
+		n += o.pools.interrupt(f)
+	}
+	return n
 }
 
 // build returns the endpoints of list, and the new ones among them; it reuses those of old. The Upstream's own
@@ -266,6 +293,9 @@ func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, s Settings) (al
 			e = newEndpoint(u, spec, u.numbers.next())
 			e.paused.Store(u.paused != nil)
 			e.pools.budget = u.budgetOf(e.addr, s.MaxConnections)
+			for _, o := range u.leavingAt(e) {
+				e.heard = o.heard
+			}
 			added = append(added, e)
 		}
 		e.aim(s.Target)

@@ -221,7 +221,7 @@ func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 			continue
 		}
 		labels := []string{u.Name, addresses[i], u.Protocol}
-		if !e.Removed { // its health is no longer checked
+		if !e.Removed { // its health matters to no new session
 			send(ch, healthyDesc, prometheus.GaugeValue, oneIf(e.Healthy), labels...)
 			send(ch, ejectedDesc, prometheus.GaugeValue, oneIf(e.Ejected), labels...)
 			send(ch, staleDesc, prometheus.CounterValue, float64(e.Stale), labels...)
