@@ -176,3 +176,87 @@ func TestRequestsAtTheBeginningOfADrain(t *testing.T) {
 		})
 	}
 }
+
+// crossedConn is a client's connection whose second Read returns only after a drain has ended its wait.
+type crossedConn struct {
+	*net.TCPConn
+	reads       atomic.Int32
+	read        chan struct{} // closed when that Read has data
+	interrupted chan struct{}
+}
+
+func (c *crossedConn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	if c.reads.Add(1) == 2 {
+		close(c.read)
+		<-c.interrupted
+	}
+	return n, err
+}
+
+func (c *crossedConn) SetReadDeadline(t time.Time) error {
+	err := c.TCPConn.SetReadDeadline(t)
+	if t.Equal(time.Unix(1, 0)) {
+		close(c.interrupted)
+	}
+	return err
+}
+
+// oneConn is a listener with one connection, which it wraps.
+type oneConn struct {
+	net.Listener
+	c *crossedConn
+}
+
+func (l oneConn) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.c.TCPConn = c.(*net.TCPConn)
+	return l.c, nil
+}
+
+// TestRequestsThatADrainCrosses: a request that was read as the drain interrupted its session is answered, with its body, which
+// comes later than the interrupt's deadline.
+func TestRequestsThatADrainCrosses(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	p, err := httpproxy.New(routeTo(newUpstream(t, backend)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &crossedConn{read: make(chan struct{}), interrupted: make(chan struct{})}
+	addr := conntest.Run(t, oneConn{conntest.Listen(t), server}, p.Serve, func() {})
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	br := bufio.NewReader(c)
+	answer := func() (string, *http.Response) {
+		resp, err := http.ReadResponse(br, nil)
+		if err != nil {
+			t.Fatalf("no answer: %v", err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body), resp
+	}
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	answer()
+	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n")
+	<-server.read
+	drained := make(chan error, 1)
+	go func() { drained <- p.Drain(t.Context()) }()
+	<-server.interrupted
+	_, _ = io.WriteString(c, "hi")
+	if body, resp := answer(); body != "hi" || !resp.Close {
+		t.Errorf("%d %q, the last: %t", resp.StatusCode, body, resp.Close)
+	}
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+}

@@ -413,15 +413,15 @@ func (s *session) awaitRequest() bool {
 		}
 	}
 	n, err := s.client.fill()
-	late := errors.Is(err, os.ErrDeadlineExceeded) && s.hasComeInTime()
-	if late {
+	if errors.Is(err, os.ErrDeadlineExceeded) && s.hasComeInTime() {
 		n, err = s.client.fill()
 	}
 	if !s.entry.state.CompareAndSwap(sessionIdle, sessionBusy) {
-		if !late || n == 0 { // the interrupt's deadline may still come
-			return false
+		if n == 0 {
+			return false // interrupted
 		}
-		s.entry.state.Store(sessionBusy)
+		s.entry.resist() // it has come as the drain began
+		_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader))
 	}
 	s.count(n, 0)
 	if err != nil && isTLSFailure(err) {
