@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -258,5 +259,69 @@ func TestRequestsThatADrainCrosses(t *testing.T) {
 	}
 	if err := <-drained; err != nil {
 		t.Error(err)
+	}
+}
+
+// stoppedConn is a client's connection on which the machine stands still when a deadline passes, until there is data.
+type stoppedConn struct {
+	*net.TCPConn
+	stopped chan<- struct{}
+}
+
+func (c stoppedConn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return n, err
+	}
+	c.stopped <- struct{}{}
+	_ = c.SetReadDeadline(time.Time{})
+	var late atomic.Bool
+	late.Store(true)
+	return lateConn{c.TCPConn, &late}.Read(p)
+}
+
+// stoppedConns is a listener of such connections.
+type stoppedConns struct {
+	net.Listener
+	stopped chan<- struct{}
+}
+
+func (l stoppedConns) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return stoppedConn{c.(*net.TCPConn), l.stopped}, nil
+}
+
+// TestLateDeadlineOfHTTP2: what a client has sent before the deadline was noticed counts.
+func TestLateDeadlineOfHTTP2(t *testing.T) {
+	cfg := routeTo(newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })))
+	cfg.ReadHeaderTimeout = time.Second
+	secure, client := certificates(t)
+	cfg.TLS = secure
+	p, err := httpproxy.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan struct{}, 1)
+	addr := conntest.Run(t, stoppedConns{conntest.Listen(t), stopped}, p.Serve, func() { _ = p.Drain(context.Background()) })
+	client = client.Clone()
+	client.NextProtos = []string{"h2"}
+	c, err := tls.Dial("tcp", addr, client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	<-stopped
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"+
+		"\x00\x00\x08\x06\x00\x00\x00\x00\x00question")
+	var got []byte
+	for b := make([]byte, 512); !strings.Contains(string(got), "\x06\x01\x00\x00\x00\x00question"); {
+		n, err := c.Read(b)
+		if got = append(got, b[:n]...); err != nil {
+			t.Fatalf("no answer to PING: %q, %v", got, err)
+		}
 	}
 }
