@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,7 @@ type entry struct {
 	lc      *listener.Conn
 	conn    fiber.Stream // lc, or TLS over it
 	state   atomic.Int32 // sessionBusy and so on
+	ending  sync.Mutex   // held by interrupt until its deadline is set
 	session *session     // only for the session's own fiber or goroutine
 }
 
@@ -40,7 +42,16 @@ func (e *entry) Resume(ctx context.Context, _ *listener.Conn) {
 
 // interrupt ends the wait of an idle session. Any goroutine may call it once a drain has begun.
 func (e *entry) interrupt() {
+	e.ending.Lock()
+	defer e.ending.Unlock()
 	if e.state.CompareAndSwap(sessionIdle, sessionInterrupted) {
 		_ = e.conn.SetReadDeadline(time.Unix(1, 0))
 	}
+}
+
+// resist makes the session busy after an interrupt that a request has forestalled. The interrupt's deadline has been set then.
+func (e *entry) resist() {
+	e.ending.Lock()
+	defer e.ending.Unlock()
+	e.state.Store(sessionBusy)
 }

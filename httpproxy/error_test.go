@@ -156,6 +156,16 @@ func TestHeaderLimits(t *testing.T) {
 	}
 }
 
+// TestMajorVersions: only HTTP/1.x has request lines, beside the preface of HTTP/2.
+func TestMajorVersions(t *testing.T) {
+	p := startProxy(t, routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))))
+	for version, want := range map[string]int{"HTTP/0.9": 505, "HTTP/2.0": 505, "HTTP/3.0": 505, "HTTP/1.9": 200, "HTTP/3": 400, "HTTP/1.11": 400, "http/1.1": 400} {
+		if got := sendRaw(t, p.addr, "GET / "+version+"\r\nHost: a\r\nConnection: close\r\n\r\n"); len(got) != 1 || got[0] != want {
+			t.Errorf("%s: statuses %v, want %d", version, got, want)
+		}
+	}
+}
+
 // TestSilentHTTP2: a client of HTTP/2 that sends nothing has not sent a bad request.
 func TestSilentHTTP2(t *testing.T) { paced(t, silentHTTP2) }
 

@@ -159,6 +159,8 @@ func (s *session) refuseHead(err error) {
 		status = http.StatusRequestHeaderFieldsTooLarge
 	case errors.Is(err, errLate):
 		status, reason = http.StatusRequestTimeout, listener.ReasonTimeout
+	case errors.Is(err, httpwire.ErrVersion):
+		status = http.StatusHTTPVersionNotSupported
 	}
 	s.p.countRefused(status)
 	w := newAnswer(true)

@@ -54,11 +54,11 @@ type http2 struct {
 	// The reader's.
 	h2Reader
 	handshaken bool
-	suspended  bool   // the fiber of an idle connection has given up its stack; Resume continues
-	last       uint32 // the highest stream ID
-	skipped    bool   // some lower IDs were never used
-	served     uint32 // the last stream ID for GOAWAY
-	pinged     bool
+	suspended  bool         // the fiber of an idle connection has given up its stack; Resume continues
+	last       uint32       // the highest stream ID
+	skipped    bool         // some lower IDs were never used
+	served     uint32       // the last stream ID for GOAWAY
+	pinged     time.Time    // when the last PING was sent; zero = something has come since
 	unsent     *h2Server    // has frames that the reader must send; nil = none
 	expected   []*h2Stream  // streams whose sessions wait for the body that may have arrived with the head; see expect
 	completed  *h2Stream    // the one of expected whose request has just become complete; nil = none
@@ -218,8 +218,11 @@ func (h *http2) handshake() error {
 func (h *http2) fill() error {
 	h.launchAll()
 	h.flushUnsent()
-	for {
+	for late := false; ; {
 		by, err := h.deadline(time.Now())
+		if errors.Is(err, os.ErrDeadlineExceeded) && !late && hasCome(h.conn) {
+			by, err, late = time.Now().Add(interruptGrace), nil, true
+		}
 		if err != nil {
 			return err
 		}
@@ -240,7 +243,7 @@ func (h *http2) fill() error {
 			h.lc.Count(int64(n), 0)
 		}
 		if n > 0 {
-			h.lastRead, h.pinged = fiber.Now(), false
+			h.lastRead, h.pinged = fiber.Now(), time.Time{}
 			return nil
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -307,19 +310,19 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 	case len(h.streams) == 0:
 		return h.idle.Add(h.limits.keepAlive), nil
 	}
-	by := h.lastRead.Add(pingAfter)
-	if h.pinged {
-		by = by.Add(pongWithin)
-	}
-	if now.Before(by) {
+	if !h.pinged.IsZero() {
+		by := h.pinged.Add(pongWithin)
+		if !now.Before(by) {
+			return by, os.ErrDeadlineExceeded
+		}
 		return by, nil
 	}
-	if h.pinged {
-		return by, os.ErrDeadlineExceeded
+	if by := h.lastRead.Add(pingAfter); now.Before(by) {
+		return by, nil
 	}
-	h.pinged = true
+	h.pinged = now // which may be long after the PING was due, on a machine that stood still
 	h.out = append(appendFrame(h.outgoing(), 8, framePing, 0, 0), "headpond"...)
-	return by.Add(pongWithin), nil
+	return now.Add(pongWithin), nil
 }
 
 // becameIdle is called when the last stream has ended. mu is held.

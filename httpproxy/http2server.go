@@ -310,9 +310,12 @@ func (c *h2Server) wakeWriters() {
 
 // fill reads once, and handles the deadlines of the connection meanwhile.
 func (c *h2Server) fill() error {
-	for {
+	for late := false; ; {
 		c.continueParked()
 		by, err := c.deadline(time.Now(), c.limit)
+		if silent := errors.Is(err, errSilent) || errors.Is(err, os.ErrDeadlineExceeded); silent && !late && hasCome(c.conn) {
+			by, err, late = time.Now().Add(interruptGrace), nil, true
+		}
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -174,5 +175,153 @@ func TestRequestsAtTheBeginningOfADrain(t *testing.T) {
 				t.Errorf("the drain: %v", err)
 			}
 		})
+	}
+}
+
+// crossedConn is a client's connection whose second Read returns only after a drain has ended its wait.
+type crossedConn struct {
+	*net.TCPConn
+	reads       atomic.Int32
+	read        chan struct{} // closed when that Read has data
+	interrupted chan struct{}
+}
+
+func (c *crossedConn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	if c.reads.Add(1) == 2 {
+		close(c.read)
+		<-c.interrupted
+	}
+	return n, err
+}
+
+func (c *crossedConn) SetReadDeadline(t time.Time) error {
+	err := c.TCPConn.SetReadDeadline(t)
+	if t.Equal(time.Unix(1, 0)) {
+		close(c.interrupted)
+	}
+	return err
+}
+
+// oneConn is a listener with one connection, which it wraps.
+type oneConn struct {
+	net.Listener
+	c *crossedConn
+}
+
+func (l oneConn) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.c.TCPConn = c.(*net.TCPConn)
+	return l.c, nil
+}
+
+// TestRequestsThatADrainCrosses: a request that was read as the drain interrupted its session is answered, with its body, which
+// comes later than the interrupt's deadline.
+func TestRequestsThatADrainCrosses(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	p, err := httpproxy.New(routeTo(newUpstream(t, backend)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &crossedConn{read: make(chan struct{}), interrupted: make(chan struct{})}
+	addr := conntest.Run(t, oneConn{conntest.Listen(t), server}, p.Serve, func() {})
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	br := bufio.NewReader(c)
+	answer := func() (string, *http.Response) {
+		resp, err := http.ReadResponse(br, nil)
+		if err != nil {
+			t.Fatalf("no answer: %v", err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body), resp
+	}
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	answer()
+	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n")
+	<-server.read
+	drained := make(chan error, 1)
+	go func() { drained <- p.Drain(t.Context()) }()
+	<-server.interrupted
+	_, _ = io.WriteString(c, "hi")
+	if body, resp := answer(); body != "hi" || !resp.Close {
+		t.Errorf("%d %q, the last: %t", resp.StatusCode, body, resp.Close)
+	}
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+}
+
+// stoppedConn is a client's connection on which the machine stands still when a deadline passes, until there is data.
+type stoppedConn struct {
+	*net.TCPConn
+	stopped chan<- struct{}
+}
+
+func (c stoppedConn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return n, err
+	}
+	c.stopped <- struct{}{}
+	_ = c.SetReadDeadline(time.Time{})
+	var late atomic.Bool
+	late.Store(true)
+	return lateConn{c.TCPConn, &late}.Read(p)
+}
+
+// stoppedConns is a listener of such connections.
+type stoppedConns struct {
+	net.Listener
+	stopped chan<- struct{}
+}
+
+func (l stoppedConns) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return stoppedConn{c.(*net.TCPConn), l.stopped}, nil
+}
+
+// TestLateDeadlineOfHTTP2: what a client has sent before the deadline was noticed counts.
+func TestLateDeadlineOfHTTP2(t *testing.T) {
+	cfg := routeTo(newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })))
+	cfg.ReadHeaderTimeout = time.Second
+	secure, client := certificates(t)
+	cfg.TLS = secure
+	p, err := httpproxy.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan struct{}, 1)
+	addr := conntest.Run(t, stoppedConns{conntest.Listen(t), stopped}, p.Serve, func() { _ = p.Drain(context.Background()) })
+	client = client.Clone()
+	client.NextProtos = []string{"h2"}
+	c, err := tls.Dial("tcp", addr, client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	<-stopped
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"+
+		"\x00\x00\x08\x06\x00\x00\x00\x00\x00question")
+	var got []byte
+	for b := make([]byte, 512); !strings.Contains(string(got), "\x06\x01\x00\x00\x00\x00question"); {
+		n, err := c.Read(b)
+		if got = append(got, b[:n]...); err != nil {
+			t.Fatalf("no answer to PING: %q, %v", got, err)
+		}
 	}
 }

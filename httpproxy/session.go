@@ -413,15 +413,15 @@ func (s *session) awaitRequest() bool {
 		}
 	}
 	n, err := s.client.fill()
-	late := errors.Is(err, os.ErrDeadlineExceeded) && s.hasComeInTime()
-	if late {
+	if errors.Is(err, os.ErrDeadlineExceeded) && s.hasComeInTime() {
 		n, err = s.client.fill()
 	}
 	if !s.entry.state.CompareAndSwap(sessionIdle, sessionBusy) {
-		if !late || n == 0 { // the interrupt's deadline may still come
-			return false
+		if n == 0 {
+			return false // interrupted
 		}
-		s.entry.state.Store(sessionBusy)
+		s.entry.resist() // it has come as the drain began
+		_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader))
 	}
 	s.count(n, 0)
 	if err != nil && isTLSFailure(err) {
@@ -435,7 +435,7 @@ func (s *session) awaitRequest() bool {
 // the client a request that it has sent in time, without an answer. A drain's deadline is such a one, too; what has come before it
 // may be a part of a TLS record, for whose remainder the drain does not wait long.
 func (s *session) hasComeInTime() bool {
-	if state := s.client.conn.State(); state != fiber.Pending && state != fiber.Closing {
+	if !hasCome(s.client.conn) {
 		return false
 	}
 	limit := s.p.limits.Load().readHeader
@@ -446,7 +446,14 @@ func (s *session) hasComeInTime() bool {
 	return true
 }
 
-// interruptGrace is how long a drain waits for the rest of a TLS record that a client without a request has begun to send.
+// hasCome reports whether there is something to read, perhaps a part of a TLS record.
+func hasCome(c fiber.Stream) bool {
+	state := c.State()
+	return state == fiber.Pending || state == fiber.Closing
+}
+
+// interruptGrace is how long a drain waits for the rest of a TLS record that a client without a request has begun to send, and an
+// HTTP/2 connection that is to end for its silence.
 const interruptGrace = time.Second
 
 var (

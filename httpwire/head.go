@@ -14,6 +14,8 @@ var (
 	ErrMalformed = errors.New("httpwire: malformed")
 	// ErrTooMany: more than MaxFields header fields. It wraps ErrMalformed.
 	ErrTooMany = fmt.Errorf("%w: more than %d header fields", ErrMalformed, MaxFields)
+	// ErrVersion: a version of HTTP other than 1.x in a request's line. It wraps ErrMalformed.
+	ErrVersion = fmt.Errorf("%w: the version is not HTTP/1.1", ErrMalformed)
 	// ErrBothFramings: Content-Length beside Transfer-Encoding. It wraps ErrMalformed.
 	ErrBothFramings = fmt.Errorf("%w: both Content-Length and Transfer-Encoding", ErrMalformed)
 )
@@ -100,6 +102,20 @@ func ParseFields(fields []Field, b []byte) ([]Field, int, error) {
 		}
 		fields = append(fields, f)
 	}
+}
+
+// minorOf returns the minor version of "HTTP/1.x"; those above 1 count as 1, the highest that is known (RFC 9110, section 2.5).
+func minorOf(version []byte) (minor int, ok bool) {
+	if !isVersion(version) || version[5] != '1' {
+		return 0, false
+	}
+	return min(int(version[7]-'0'), 1), true
+}
+
+// isVersion reports whether version is that of a request line (RFC 9112, section 2.3).
+func isVersion(version []byte) bool {
+	digit := func(c byte) bool { return '0' <= c && c <= '9' }
+	return len(version) == len("HTTP/1.1") && string(version[:5]) == "HTTP/" && digit(version[5]) && version[6] == '.' && digit(version[7])
 }
 
 func parseField(line []byte) (Field, error) {

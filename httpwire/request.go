@@ -10,7 +10,7 @@ import (
 type Request struct {
 	Method []byte
 	Target []byte // as it was written: origin-form, absolute-form, * …
-	Minor  int    // of the version: HTTP/1.0 or HTTP/1.1
+	Minor  int    // of the version: HTTP/1.0 or HTTP/1.1, which HTTP/1.2 and so on count as
 	Fields []Field
 
 	Host   []byte // nil = none
@@ -74,11 +74,10 @@ func (r *Request) parseLine(line []byte) error {
 	if !ok || !ok2 {
 		return fmt.Errorf("%w: request line %.60q", ErrMalformed, line)
 	}
-	switch string(version) {
-	case "HTTP/1.1":
-		r.Minor = 1
-	case "HTTP/1.0":
-	default:
+	if r.Minor, ok = minorOf(version); !ok {
+		if isVersion(version) {
+			return fmt.Errorf("%w: %s", ErrVersion, version)
+		}
 		return fmt.Errorf("%w: version %.20q", ErrMalformed, version)
 	}
 	r.Method, r.Target = method, target

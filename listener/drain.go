@@ -53,7 +53,7 @@ func (s *Server) Close() {
 // closeListeners ends accepting, once.
 func (s *Server) closeListeners() {
 	s.mu.Lock()
-	var all []net.Listener
+	var all []*net.Listener
 	if !s.closed {
 		s.closed = true
 		close(s.closing)
@@ -61,7 +61,7 @@ func (s *Server) closeListeners() {
 	}
 	s.mu.Unlock()
 	for _, l := range all {
-		_ = l.Close() // without the lock: it may wait for a loop whose sessions wait for the lock
+		_ = (*l).Close() // without the lock: it may wait for a loop whose sessions wait for the lock
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 // connections that were accepted before: Drain waits for them, too.
 func (s *Server) Listener(l net.Listener) net.Listener {
 	nl := &netListener{Listener: l, srv: s, ready: make(chan *Conn), done: make(chan struct{})}
-	if !s.addListener(l) {
+	if !s.addListener(&nl.Listener) {
 		_ = nl.Close()
 	}
 	return nl
@@ -52,7 +52,7 @@ func (l *netListener) Accept() (net.Conn, error) {
 // run accepts until the listener is closed or fails.
 func (l *netListener) run() {
 	err := l.srv.acceptLoop(l.Listener, l.offer)
-	l.srv.removeListener(l.Listener)
+	l.srv.removeListener(&l.Listener)
 	if !l.srv.isClosing() {
 		l.finish(err)
 		return
@@ -108,7 +108,7 @@ func (l *netListener) offer(c *Conn) {
 
 // Close implements net.Listener.
 func (l *netListener) Close() error {
-	l.srv.removeListener(l.Listener)
+	l.srv.removeListener(&l.Listener)
 	l.finish(net.ErrClosed)
 	return nil
 }

@@ -67,7 +67,7 @@ type Server struct {
 	emptied   bool       // empty is closed
 	name      string
 	address   string
-	listeners map[net.Listener]struct{}
+	listeners map[*net.Listener]struct{} // not the listeners themselves, whose type may not be comparable
 	conns     []*Conn
 	unbegun   int // those of conns that do not serve yet
 	traffic   []*traffic.Set
@@ -90,7 +90,7 @@ func New(cfg Config, h Handler) (*Server, error) {
 		closing:   make(chan struct{}),
 		draining:  make(chan struct{}),
 		empty:     make(chan struct{}),
-		listeners: make(map[net.Listener]struct{}),
+		listeners: make(map[*net.Listener]struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.apply(cfg)
@@ -124,14 +124,14 @@ func (s *Server) Serve(l net.Listener) error {
 	if s.handler == nil {
 		return errors.Join(l.Close(), fmt.Errorf("%w: listener %q has no handler", ErrConfig, s.name))
 	}
-	if !s.addListener(l) {
+	if !s.addListener(&l) {
 		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
 			return err
 		}
 		return nil
 	}
 	err := s.acceptLoop(l, s.serveConn)
-	s.removeListener(l)
+	s.removeListener(&l)
 	if s.isClosing() {
 		return nil
 	}
@@ -162,8 +162,8 @@ func (s *Server) isClosing() bool {
 	}
 }
 
-// addListener reports whether l may be served.
-func (s *Server) addListener(l net.Listener) bool {
+// addListener reports whether *l may be served.
+func (s *Server) addListener(l *net.Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -171,16 +171,16 @@ func (s *Server) addListener(l net.Listener) bool {
 	}
 	s.listeners[l] = struct{}{}
 	if s.address == "" {
-		s.address = l.Addr().String()
+		s.address = (*l).Addr().String()
 	}
 	return true
 }
 
-func (s *Server) removeListener(l net.Listener) {
+func (s *Server) removeListener(l *net.Listener) {
 	s.mu.Lock()
 	delete(s.listeners, l)
 	s.mu.Unlock()
-	_ = l.Close()
+	_ = (*l).Close()
 }
 
 func (s *Server) config() *Config { return s.cfg.Load() }

@@ -30,6 +30,25 @@ func TestServeCounts(t *testing.T) {
 	}
 }
 
+// uncomparable is a listener that cannot be a key of a map.
+type uncomparable struct {
+	net.Listener
+	_ []byte
+}
+
+func TestListenersOfAnyTypeAreServed(t *testing.T) {
+	s, err := listener.New(listener.Config{Name: "test", Protocol: "tcp", Logger: quiet}, echo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := conntest.Run(t, uncomparable{Listener: conntest.Listen(t)}, s.Serve, s.Close)
+	conntest.Exchange(t, conntest.Dial(t, addr), "hello")
+	l := s.Listener(uncomparable{Listener: conntest.Listen(t)})
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPanicEndsOneSession(t *testing.T) {
 	var l conntest.Log
 	s, addr := start(t, listener.Config{Logger: l.Logger()}, listener.HandlerFunc(func(ctx context.Context, c *listener.Conn) {

@@ -41,7 +41,7 @@ func didYouMean(text string, candidates []string) string {
 	return ""
 }
 
-// otherNumber returns the candidate that is the plural of a word, or whose plural the word is; "" = none.
+// otherNumber returns the candidate that is the plural of a word, or whose plural the word is, or that is the word with a unit; "" = none.
 func otherNumber(word string, candidates []string) string {
 	plural := func(s string) string {
 		if stem, ok := strings.CutSuffix(s, "y"); ok && stem != "" && !strings.ContainsAny(stem[len(stem)-1:], "aeiou") {
@@ -50,7 +50,7 @@ func otherNumber(word string, candidates []string) string {
 		return s + "s"
 	}
 	for _, c := range candidates {
-		if plural(c) == word || plural(word) == c {
+		if plural(c) == word || plural(word) == c || c == word+"_kib" || c == word+"_mib" {
 			return c
 		}
 	}
