@@ -241,6 +241,9 @@ func (l *loop) wait(until int64) {
 	l.waiting.Store(false)
 	l.before = l.now
 	l.readClock()
+	if idle && until > 0 && l.now-until >= int64(idleAfter) { // a wait that a signal ended, and the process then stood still
+		l.poller.wait(-1) // what has come meanwhile is found before deadlines pass; see Conn.late
+	}
 	if !idle {
 		l.eventAt = l.now
 	}
