@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // StreamOf returns c if it is a Stream, and adapts it otherwise. Only this function examines the kind of a connection:
@@ -110,6 +111,24 @@ func (e *Engine) closeAside(c io.Closer) {
 			e.cfg.Logger.Debug("closing a connection has failed", slog.Any("error", err))
 		}
 	})
+}
+
+// closersGrace is how long Engine.Close waits for connections of other kinds. crypto/tls takes up to 5 s to close one; a Close
+// that never returns must not keep the program from ending.
+var closersGrace = 10 * time.Second
+
+// awaitClosers waits until the connections of closeAside are closed.
+func (e *Engine) awaitClosers() {
+	closed := make(chan struct{})
+	go func() {
+		e.closers.Wait()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closersGrace):
+		e.cfg.Logger.Error("connections that fibers have closed are still not closed: the engine ends without them")
+	}
 }
 
 func (w *adapted) CloseWrite() (err error) {

@@ -113,6 +113,40 @@ func TestEngineWaitsForClose(t *testing.T) {
 	}
 }
 
+// neverClosed is a connection whose Close does not return until the test is over.
+type neverClosed struct {
+	net.Conn
+	over chan struct{}
+}
+
+func (c neverClosed) Close() error {
+	<-c.over
+	return c.Conn.Close()
+}
+
+// TestEngineEndsWithoutClose: a connection whose Close hangs does not keep the engine, and the program, from ending.
+func TestEngineEndsWithoutClose(t *testing.T) {
+	for _, kind := range kinds(t) {
+		if kind == fiber.Goroutine {
+			continue // there the caller waits
+		}
+		log := conntest.Log{}
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		c, _ := pair(t, e, "tcp")
+		near, far := net.Pipe()
+		hangs := neverClosed{Conn: near, over: make(chan struct{})}
+		on(c, func() { _ = fiber.StreamOf(hangs).Close() })
+		before := fiber.ClosersGrace(1)
+		_ = e.Close()
+		fiber.ClosersGrace(before)
+		close(hangs.over)
+		_, _ = far.Read(make([]byte, 1)) // until it is closed
+		if want := "are still not closed"; !strings.Contains(log.String(), want) {
+			t.Errorf("%s: the log, without %q:\n%s", kind, want, &log)
+		}
+	}
+}
+
 func TestStreamOfLeavesTheEnginesOwn(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")

@@ -109,8 +109,7 @@ func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
 	default:
 		l.timers.arm(c, f.giveUpAt)
 	}
-	_ = c.await(l, &c.rd, f) // no error: c is not closed, and its deadline has not passed
-	return nil, false
+	return nil, c.await(l, &c.rd, f) != nil // the deadline, in a tick that has read what came before it
 }
 
 // TryReadEither is TryRead for a step that also watches another connection of the loop, of which it is the one reader:

@@ -392,7 +392,7 @@ func (c *Conn) begin(l *loop, s *side) error {
 
 // late reports whether the side's deadline has passed. What the loop has received in the tick in which it finds that out may
 // have come in time, and can still be read in that tick: on a loop that stood still, or got no processor, it is the loop that
-// is late. A deadline that is in the past when it is set ends a wait at once, so it passes by this rule, too.
+// is late. A deadline from before the last tick, such as one that is to interrupt, has passed at once.
 func (c *Conn) late(l *loop, s *side) bool {
 	return s.deadline != 0 && l.now >= s.deadline && (s != &c.rd || s.deadline <= l.before || !l.poller.readable(c))
 }

@@ -78,8 +78,9 @@
 //     not changed; it is armed again when it fires, so moving a deadline costs nothing.
 //   - A busy loop keeps its processor while it waits: it uses a raw system call, which Go's
 //     scheduler does not see. The runtime's preemption signal interrupts it. A loop that has had no
-//     event for 50 ms uses an ordinary system call. If it did so between the events of a light load,
-//     the runtime's monitor would wake up every 20 µs for a while after each.
+//     event for 50 ms, or is interrupted while goroutines wait for a processor, uses an ordinary
+//     system call. If it did so between the events of a light load, the runtime's monitor would
+//     wake up every 20 µs for a while after each.
 //   - The engine does not change GOMAXPROCS. With half as many loops as cores, raw waits leave the
 //     rest of the program processors. If all engines of the process together have as many loops as
 //     GOMAXPROCS, there are no raw waits.

@@ -154,12 +154,12 @@ func (e *Engine) startAll() error {
 }
 
 // Close ends the engine: it closes every connection and listener, and waits until all fibers have ended, and with them the
-// Close of other connections that they have closed (StreamOf). It must not be called on a fiber of the engine, for which
-// it would wait.
+// Close of other connections that they have closed (StreamOf), for these at most 10 seconds. It must not be called on a
+// fiber of the engine, for which it would wait.
 func (e *Engine) Close() error {
 	e.closing.Do(func() {
 		e.stopAll()
-		e.closers.Wait()
+		e.awaitClosers()
 		close(e.stopWatch)
 		e.watching.Wait()
 	})

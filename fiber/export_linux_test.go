@@ -171,3 +171,6 @@ func (e *Engine) RawWaits() bool {
 	}
 	return e.loops[0].poller.(*readiness).raw.allowed()
 }
+
+// KeepsProcessor reports whether the loop of the calling fiber would wait in the kernel unknown to Go's scheduler.
+func KeepsProcessor() bool { return currentFiber().loop.isBusy() }

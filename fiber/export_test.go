@@ -1,5 +1,13 @@
 package fiber
 
+import "time"
+
+// ClosersGrace sets how long Engine.Close waits for connections of other kinds.
+func ClosersGrace(d time.Duration) (before time.Duration) {
+	before, closersGrace = closersGrace, d
+	return before
+}
+
 // TLSRecords follows the boundaries of TLS records.
 type TLSRecords struct{ tlsRecords }
 

@@ -241,8 +241,14 @@ func (l *loop) wait(until int64) {
 	l.waiting.Store(false)
 	l.before = l.now
 	l.readClock()
-	if !idle {
+	if idle && until > 0 && l.now-until >= int64(idleAfter) { // a wait that a signal ended, and the process then stood still
+		l.poller.wait(-1) // what has come meanwhile is found before deadlines pass; see Conn.late
+	}
+	switch {
+	case !idle:
 		l.eventAt = l.now
+	case (until == 0 || l.now < until) && l.isBusy() && runnable() > 0: // the runtime has interrupted a raw wait
+		l.eventAt = l.now - int64(busyFor) // and goroutines lack a processor: the next wait releases it
 	}
 	if idle && l.now-l.before >= int64(idleAfter) && !keepFibers { // a busy system may take the processor away for longer
 		l.trim(keptFibers)
@@ -468,7 +474,8 @@ type rawWaits struct{ processors int } // processors that Go may use; 0 = never 
 
 // busyFor is how long after an event a loop is busy. An ordinary wait of more than 10 ms, or the only one of a program,
 // costs more than it seems: Go's monitor takes the processor away, and then wakes up every 20 µs for a while. Raw waits
-// cost an interruption every 10 ms. With 100 look-ups a second the monitor took as much time as the loop.
+// cost an interruption every 10 ms. With 100 look-ups a second the monitor took as much time as the loop. If goroutines wait
+// for a processor at such an interruption, the loop is no longer busy until the next event.
 const busyFor = 50 * time.Millisecond
 
 // isBusy reports whether events come so often that raw waits cost less than ordinary ones.

@@ -4,7 +4,9 @@ package fiber_test
 
 import (
 	"runtime"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/fiber"
 )
@@ -35,4 +37,43 @@ func TestRawWaitsLeaveAProcessor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRawWaitsGiveWay: a loop that has had an event keeps its processor for 50 ms, but not while goroutines that compute wait for one.
+func TestRawWaitsGiveWay(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		processors := fiber.Loops() + 1
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors))
+		var over atomic.Bool
+		defer over.Store(true)
+		for range processors {
+			go func() {
+				for !over.Load() {
+				}
+			}()
+		}
+		peer, c := pairOf(t, e, false)
+		measured, gaveWay := 0, 0
+		for range 100 {
+			if _, err := peer.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			on(c, func() {
+				_, _ = c.Read(make([]byte, 1))
+				begin := fiber.Now()
+				fiber.Sleep(30 * time.Millisecond)
+				if fiber.Now().Sub(begin) < 50*time.Millisecond { // afterwards it would not keep it anyway
+					if measured++; !fiber.KeepsProcessor() {
+						gaveWay++
+					}
+				}
+			})
+			if measured == 20 {
+				break
+			}
+		}
+		if t.Logf("it gave way %d times of %d", gaveWay, measured); measured == 20 && gaveWay < 5 { // fewer: a machine too slow to tell
+			t.Error("the loop has kept its processor")
+		}
+	})
 }

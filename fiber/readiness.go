@@ -314,8 +314,8 @@ func (p *readiness) unwatch(a *Listener) {
 	a.free(p.loop)
 }
 
-// wait asks for events. While there is much to do it waits with a raw system call. If that call lasts, the runtime's
-// signal interrupts it, and the next wait is an ordinary one, which releases the processor.
+// wait asks for events. A busy loop waits with a raw system call. If that call lasts, the runtime's signal interrupts
+// it, so that the runtime can give the processor to others; an ordinary wait releases the processor at once.
 func (p *readiness) wait(until int64) (idle bool) {
 	if len(p.dirty) > 0 {
 		if p.sendGathered(); p.loop.hasReady() {
