@@ -471,6 +471,7 @@ func (s *callScript) playCalls() (transcript []string) {
 	}
 	for range 25 {
 		sent, got, err := s.step()
+		got = strings.ReplaceAll(got, "PL/pgSQL function CHANNEL.", "PL/pgSQL function ") // the search_path at its first call on the server connection decides
 		transcript = append(transcript, strings.ReplaceAll(sent, s.channel, "CHANNEL")+"\n      → "+got)
 		if err != nil {
 			return append(transcript, fmt.Sprint("the end: ", err))
