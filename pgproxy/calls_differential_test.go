@@ -366,7 +366,7 @@ var bodies = struct{ harmless, settings, other []string }{
 		"begin set work_mem = '3336kB'; perform 1/0; exception when others then return 21; end; return 22;", "update pg_settings set setting = '3337' where name = 'work_mem'; return 23;",
 		"set work_mem = '3338kB'; return {next};", "perform {next}; set timezone = 'UTC'; return 24;", "reset timezone; reset datestyle; reset bytea_output; reset search_path; reset role; return 25;"},
 	other: []string{"perform pg_advisory_lock(hashtext('CHANNEL')); return 30;", "execute 'select pg_advisory_lock(hashtext(''CHANNEL''))'; return 31;", "perform pg_advisory_unlock_all(); return 32;",
-		"execute 'create temp table if not exists kept (n int)'; return 33;", "create temp table if not exists kept (n int); return 34;", "execute 'drop table if exists pg_temp.kept'; return 35;",
+		"execute 'create temp table if not exists kept (n int)'; return 33;", "create temp table if not exists kept (n int); return 34;", "begin execute 'drop table pg_temp.kept'; exception when others then return 36; end; return 35;",
 		"execute 'prepare p as select 1'; return 36;", "execute 'deallocate p'; return 37;", "execute 'declare h cursor with hold for select 1'; return 38;", "execute 'close h'; return 39;",
 		"listen CHANNEL; return 40;", "execute 'listen CHANNEL'; return 41;", "execute 'unlisten CHANNEL'; return 42;", "create temp table gone (n int) on commit drop; return 43;"},
 }
