@@ -15,6 +15,7 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
 )
@@ -82,11 +83,12 @@ create function leak_role(n int) returns int language plpgsql as $$ begin set ro
 create function leak_path(n int) returns int language plpgsql as $$ begin perform set_config('search_path', 'pg_catalog', false); perform pg_sleep(n * 0.001); return n; end $$;
 create function leak_channel(n int) returns int language plpgsql as $$ begin execute 'listen leaked'; perform pg_sleep(n * 0.001); return n; end $$;
 create function deallocates(n int) returns int language plpgsql as $$ begin execute 'deallocate all'; perform pg_sleep(n * 0.001); return n; end $$;
+create function deallocates_plainly(n int) returns int language plpgsql as $$ begin deallocate all; perform pg_sleep(n * 0.001); return n; end $$;
 create function harmless(n int) returns int language plpgsql as $$ begin perform pg_sleep(n * 0.001); return n; end $$;
 create procedure commits(n int) language plpgsql as $$ begin perform pg_sleep(n * 0.001); commit; set work_mem = '1112kB'; commit; end $$;
 grant usage, create on schema public to public`
 
-var leaks = []string{"leak_setting", "leak_hidden", "leak_custom", "leak_lock", "leak_table", "leak_prepared", "leak_cursor", "leak_role", "leak_path", "leak_channel", "deallocates", "harmless", "harmless"}
+var leaks = []string{"leak_setting", "leak_hidden", "leak_custom", "leak_lock", "leak_table", "leak_prepared", "leak_cursor", "leak_role", "leak_path", "leak_channel", "deallocates", "deallocates_plainly", "harmless", "harmless"}
 
 func newCallHunt(t *testing.T, kind callGateway) *callHunt {
 	pgtest.Shared(t).Exec(t, "do $$ begin create role calls_differ; exception when others then null; end $$")
@@ -199,9 +201,11 @@ func (h *callHunt) witness() {
 	}
 }
 
-// leave has clients of all modes call functions that leave state, and leave in the middle or be canceled.
+// leave has clients of all modes call functions that leave state, and leave in the middle, be canceled or killed, or lose their
+// gateway by a drain.
 func (h *callHunt) leave(r *rand.Rand) {
 	var gateways []*gateway
+	var configs []pgproxy.Config
 	for _, change := range []func(c *pgproxy.Config){
 		func(c *pgproxy.Config) { c.OnState = pgproxy.ResetState },
 		func(c *pgproxy.Config) { c.OnState = pgproxy.RefuseState },
@@ -211,10 +215,12 @@ func (h *callHunt) leave(r *rand.Rand) {
 		cfg := h.config
 		cfg.MaxPinned = 0
 		change(&cfg)
-		gateways = append(gateways, startBeside(h.t, h.g, cfg))
+		gateways, configs = append(gateways, startBeside(h.t, h.g, cfg)), append(configs, cfg)
 	}
-	for !h.isOver() {
-		w := h.login(gateways[r.IntN(len(gateways))].addr, "leaving")
+	for drains := 0; !h.isOver(); {
+		i := r.IntN(len(gateways))
+		g := gateways[i]
+		w := h.login(g.addr, "leaving")
 		if w == nil {
 			return
 		}
@@ -231,8 +237,24 @@ func (h *callHunt) leave(r *rand.Rand) {
 			request = request[:r.IntN(len(request))]
 		}
 		_, _ = w.Write(request)
-		if r.IntN(3) == 0 {
-			h.cancel(w)
+		switch r.IntN(12) {
+		case 0, 1, 2:
+			h.cancel(w, g.addr)
+		case 3, 4:
+			for _, session := range g.Sessions() {
+				if id, stream, ok := listener.ParseID(session.ID); ok {
+					g.Kill(id, stream)
+				}
+			}
+		case 5:
+			if drains == 20 {
+				break
+			}
+			drains++
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(r.IntN(8))*time.Millisecond)
+			_ = g.Drain(ctx)
+			cancel()
+			gateways[i] = startBeside(h.t, h.g, configs[i])
 		}
 		if !cut && r.IntN(2) == 0 {
 			_, _ = w.Write((&pgwire.Terminate{}).Append(nil))
@@ -266,9 +288,9 @@ func leaving(r *rand.Rand) []pgwire.Message {
 	return []pgwire.Message{&pgwire.Close{Object: 'S', Name: name}, &pgwire.Parse{Name: name, Query: text}, &pgwire.Bind{Statement: name}, &pgwire.Execute{}, &pgwire.Sync{}}
 }
 
-// cancel sends a cancel request for a client.
-func (h *callHunt) cancel(w *wire) {
-	if conn, err := net.Dial("tcp", h.g.addr); err == nil {
+// cancel sends a cancel request for a client of the gateway at an address.
+func (h *callHunt) cancel(w *wire, addr string) {
+	if conn, err := net.Dial("tcp", addr); err == nil {
 		_, _ = conn.Write((&pgwire.CancelRequest{ProcessID: w.key.ProcessID, Key: w.key.Key}).Append(nil))
 		_ = conn.Close()
 	}
@@ -344,7 +366,7 @@ var bodies = struct{ harmless, settings, other []string }{
 		"begin set work_mem = '3336kB'; perform 1/0; exception when others then return 21; end; return 22;", "update pg_settings set setting = '3337' where name = 'work_mem'; return 23;",
 		"set work_mem = '3338kB'; return {next};", "perform {next}; set timezone = 'UTC'; return 24;", "reset timezone; reset datestyle; reset bytea_output; reset search_path; reset role; return 25;"},
 	other: []string{"perform pg_advisory_lock(hashtext('CHANNEL')); return 30;", "execute 'select pg_advisory_lock(hashtext(''CHANNEL''))'; return 31;", "perform pg_advisory_unlock_all(); return 32;",
-		"execute 'create temp table if not exists kept (n int)'; return 33;", "create temp table if not exists kept (n int); return 34;", "execute 'drop table if exists pg_temp.kept'; return 35;",
+		"execute 'create temp table if not exists kept (n int)'; return 33;", "create temp table if not exists kept (n int); return 34;", "begin execute 'drop table pg_temp.kept'; exception when others then return 36; end; return 35;",
 		"execute 'prepare p as select 1'; return 36;", "execute 'deallocate p'; return 37;", "execute 'declare h cursor with hold for select 1'; return 38;", "execute 'close h'; return 39;",
 		"listen CHANNEL; return 40;", "execute 'listen CHANNEL'; return 41;", "execute 'unlisten CHANNEL'; return 42;", "create temp table gone (n int) on commit drop; return 43;"},
 }
@@ -418,6 +440,8 @@ func (s *callScript) text() string {
 		return "select '2020-01-01 12:00Z'::timestamptz, '\\x00ff'::bytea, '2020-02-01'::date, " + f()
 	case 10:
 		return s.define()
+	case 11:
+		return s.of("insert into CHANNEL.triggered values (1)", "insert into CHANNEL.triggered select "+f()+" returning n", "select nextval('CHANNEL.seq'), currval('CHANNEL.seq'), lastval()")
 	}
 	return "select " + f()
 }
@@ -431,22 +455,29 @@ func (s *callScript) probe() string {
 // playCalls sends random requests and returns each with its answer.
 func (s *callScript) playCalls() (transcript []string) {
 	s.status = 'I'
-	setup := []string{"create schema CHANNEL", "create schema CHANNEL_more", "grant all on schema CHANNEL, CHANNEL_more to public", "create table CHANNEL.entries (n int)", "create sequence CHANNEL.seq", "grant all on CHANNEL.entries, CHANNEL.seq to public", "set check_function_bodies = off"}
+	setup := []string{"create schema CHANNEL", "create schema CHANNEL_more", "grant all on schema CHANNEL, CHANNEL_more to public", "create table CHANNEL.entries (n int)", "create table CHANNEL.triggered (n int)", "create sequence CHANNEL.seq", "grant all on CHANNEL.entries, CHANNEL.triggered, CHANNEL.seq to public", "set check_function_bodies = off"}
 	for n := range 4 {
 		setup = append(setup, fmt.Sprintf("create function CHANNEL.f%d(n int) returns int language plpgsql as $$ begin return n; end $$", n))
 	}
+	by := s.aside
+	if !s.hunt.kind.unnoticed { // it knows what triggers run
+		by = s.partner
+		setup = append(setup, "create function CHANNEL.fires() returns trigger language plpgsql as $$ begin perform CHANNEL.f3(new.n); return new; end $$", "create trigger fires before insert on CHANNEL.triggered for each row execute function CHANNEL.fires()")
+	}
 	for _, text := range setup {
-		if got, err := s.play1(s.aside, query(s.named(text, 0))); err != nil || has(got, "ERROR") {
+		if got, err := s.play1(by, query(s.named(text, 0))); err != nil || has(got, "ERROR") {
 			return append(transcript, fmt.Sprint("setup: ", got, err))
 		}
 	}
 	for range 25 {
 		sent, got, err := s.step()
+		got = strings.ReplaceAll(got, "PL/pgSQL function CHANNEL.", "PL/pgSQL function ") // the search_path at its first call on the server connection decides
 		transcript = append(transcript, strings.ReplaceAll(sent, s.channel, "CHANNEL")+"\n      → "+got)
 		if err != nil {
 			return append(transcript, fmt.Sprint("the end: ", err))
 		}
 	}
+	_ = s.w.Close() // it may hold locks
 	_, _ = s.play1(s.aside, query(s.named("drop schema CHANNEL, CHANNEL_more cascade", 0)))
 	return transcript
 }

@@ -6,25 +6,38 @@ import (
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/pgproxy"
-	"github.com/headpond/headpond/pgwire"
 )
 
-// TestDeallocatedByFunctions has a function run DEALLOCATE ALL, with a check and with a digest behind it: the statements of other
-// clients still work.
+// TestDeallocatedByFunctions has a function run DEALLOCATE ALL, with a check, a digest or a question behind it: the statements of
+// other clients still work.
 func TestDeallocatedByFunctions(t *testing.T) {
-	db, name := ownDatabase(t, "create function run(sql text) returns int language plpgsql as $$ begin execute sql; return 1; end $$")
+	db, name := ownDatabase(t, "create function run(sql text) returns int language plpgsql as $$ begin execute sql; return 1; end $$",
+		"create function plain() returns int language plpgsql as $$ begin deallocate all; return 1; end $$")
 	for _, catalogs := range []pgproxy.Catalogs{pgproxy.CatalogsNever, pgproxy.CatalogsEvident} {
 		g := start(t, db, readingCatalogs(name, catalogs, 1))
 		c, other := g.dial(t), g.dial(t)
-		other.ask(&pgwire.Parse{Name: "s", Query: "select 7"}, &pgwire.Sync{})
-		for i, sql := range []string{"select run('deallocate all')", "do $$ begin execute 'deallocate all'; end $$", "select run('select 1')", "select run('select 1')", "select run('deallocate all')"} {
+		other.ask(parse("s", "select 7")...)
+		serves := func(after string) {
+			t.Helper()
+			if types, bodies := other.ask(run("s")...); types != "2DCZ" {
+				t.Errorf("%v, after %s: another client gets %s: %q", catalogs, after, types, bodies)
+			}
+		}
+		if catalogs != pgproxy.CatalogsNever {
+			settle(t, g)
+		}
+		for i, sql := range []string{"select run('deallocate all')", "do $$ begin execute 'deallocate all'; end $$", "select run('select 1')", "select run('select 1')", "select run('deallocate all')",
+			"select plain()", "select plain()", "do $$ begin deallocate all; end $$"} {
 			if types, bodies := c.ask(query(sql)); has(types, "E") {
 				t.Fatalf("%s: %q", sql, bodies)
 			}
-			if types, bodies := other.ask(&pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Sync{}); types != "2DCZ" {
-				t.Errorf("%v, after %d, %s: another client gets %s: %q", catalogs, i, sql, types, bodies)
-			}
+			serves(fmt.Sprint(i, ", ", sql))
 		}
+		c.ask(query("begin"))
+		c.ask(query("select run('deallocate all')"))
+		c.ask(parse("n", "select 8")...)
+		c.ask(query("commit"))
+		serves("a later Parse in the same transaction")
 	}
 }
 

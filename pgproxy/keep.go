@@ -43,7 +43,7 @@ func (s *session) keep() error {
 		return clientWriteError(err)
 	}
 	if m.over() {
-		s.endCancels() // release checks whether they have ended
+		s.shield() // release checks whether cancel requests have ended
 	}
 	srv.collects, srv.notified = true, nil
 	err := s.endDoubt()
@@ -66,6 +66,9 @@ func (s *session) keep() error {
 	if err != nil || s.srv == nil {
 		return err
 	}
+	s.cancelMu.Lock()
+	s.shielded = false
+	s.cancelMu.Unlock()
 	return s.tellNotified()
 }
 
@@ -333,23 +336,36 @@ func (m *machine) keepSQL(parts traces, settings, untimed bool) string {
 	return b.String()
 }
 
-// canary returns the name of one of the server's statements, if the transaction may have run DEALLOCATE ALL unseen: a function
-// may do so by EXECUTE. Then this one is gone, and all others.
+// canary returns the name of the oldest of the server's statements, if the transaction may have run DEALLOCATE ALL unseen: a
+// function may do so. Then this one is gone, and all others but those that were parsed behind it.
 func (m *machine) canary() string {
-	if e := m.server.stmts.order.Front(); e != nil && m.checked&traceUnknown != 0 {
-		return e.Value.(*serverStatement).name
+	if m.checked&traceUnknown == 0 {
+		return ""
 	}
-	return ""
+	var oldest *serverStatement
+	for e := m.server.stmts.order.Front(); e != nil; e = e.Next() {
+		if on := e.Value.(*serverStatement); oldest == nil || on.at < oldest.at {
+			oldest = on
+		}
+	}
+	if oldest == nil {
+		return ""
+	}
+	return oldest.name
 }
 
-// withoutCanary removes the row about the canary from the rows of keepSQL, if there is one, and forgets all statements then.
+// withoutCanary removes the row about the canary from the rows of keepSQL, if there is one, and gives up all statements then:
+// some may still be there.
 func (m *machine) withoutCanary(rows []pgwire.Param, canary string) []pgwire.Param {
 	i := slices.IndexFunc(rows, func(p pgwire.Param) bool { return p.Name == canary })
 	if i < 0 || canary == "" {
 		return rows
 	}
-	m.server.stmts.clear()
-	clear(m.underClientName)
+	m.server.stmts.retireAll(nil)
+	if len(m.underClientName) > 0 {
+		m.saveClientNames()
+		clear(m.underClientName)
+	}
 	return slices.Delete(rows, i, i+1)
 }
 

@@ -166,7 +166,7 @@ func (s *session) cutOff() {
 // and might hit it, or cutOff has closed it.
 func (s *session) endCancels() bool {
 	s.cancelMu.Lock()
-	s.target = nil
+	s.target, s.shielded = nil, false
 	done, cut := s.canceling, s.cut
 	s.cancelMu.Unlock()
 	if done == nil {
@@ -185,6 +185,17 @@ func (s *session) endCancels() bool {
 	return ended && !cut
 }
 
+// shield puts the server connection out of the reach of cancel requests as endCancels does, but not of cutOff: the gateway asks
+// the server something on its own, and the server may not answer.
+func (s *session) shield() {
+	s.endCancels()
+	s.cancelMu.Lock()
+	defer s.cancelMu.Unlock()
+	if s.target, s.shielded = s.srv, true; s.cut {
+		_ = s.target.raw.Close()
+	}
+}
+
 // cancelTimeout bounds how long a release waits for a cancel request under way.
 const cancelTimeout = 5 * time.Second
 
@@ -193,7 +204,7 @@ const cancelTimeout = 5 * time.Second
 func (s *session) cancel(ctx context.Context) {
 	s.cancelMu.Lock()
 	srv := s.target
-	if srv == nil || s.canceling != nil || s.beginsAgain {
+	if srv == nil || s.shielded || s.canceling != nil || s.beginsAgain {
 		if s.acquiring != nil && !s.beginsAgain { // otherwise the session would end
 			s.acquiring()
 		}

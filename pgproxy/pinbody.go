@@ -190,13 +190,13 @@ func (j *textJudge) begun(name word) bool {
 }
 
 // inBody returns the traces of a word in the body of a function. Unlike for a client's statements,
-// there are no answers whose tags show SET and RESET.
+// there are no answers whose tags show SET, RESET and DEALLOCATE.
 func (j *textJudge) inBody(name, qualifier word) traces {
 	switch {
 	case string(j.key(name)) == "pg_settings": // UPDATE of this view changes settings
 		return traceUnknown
 	case qualifier != word{}:
-	case j.is(name, "set") || j.is(name, "reset") || j.is(name, "discard"):
+	case j.is(name, "set") || j.is(name, "reset") || j.is(name, "discard") || j.is(name, "deallocate"):
 		if j.first || (j.before == word{}) { // not the SET of UPDATE
 			return traceUnknown
 		}

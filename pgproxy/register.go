@@ -109,7 +109,7 @@ func (s *session) describeHeld(info *listener.Info, works bool) {
 	}
 	s.cancelMu.Lock()
 	defer s.cancelMu.Unlock()
-	if srv := s.target; srv != nil {
+	if srv := s.target; srv != nil && !s.shielded {
 		info.Endpoint, info.ServerPID, info.Held, info.Statement = srv.endpoint, srv.key.ProcessID, timeOfTick(srv.heldSince), string(srv.statement)
 		pins := traces(srv.shownPins.Load())
 		info.Pinned = pins.String()
@@ -180,7 +180,7 @@ func (s *session) showBody(typ byte, body []byte) {
 
 // noteHeld notes that the session has a server connection. cancelMu is held.
 func (s *session) noteHeld(srv *server) {
-	s.hit = false
+	s.hit, s.shielded = false, false
 	s.target, srv.heldSince, srv.statement = srv, s.c.proxy.ticks.now.Load(), srv.statement[:0]
 }
 

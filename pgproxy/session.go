@@ -35,6 +35,7 @@ type session struct {
 	cancelMu  sync.Mutex // not held across I/O
 	canceled  bool       // a cancel request came while the fast path waited for a lease
 	cut       bool       // cutOff was called
+	shielded  bool       // cutOff may close target, but no cancel request may reach it
 	target    *server    // the target of a cancel request; nil = none
 	acquiring context.CancelFunc
 	// beginsAgain means that the client's transaction begins again on another server connection: nothing may cancel that.

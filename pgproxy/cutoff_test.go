@@ -1,0 +1,42 @@
+package pgproxy_test
+
+import (
+	"testing"
+
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// TestKilledInACheck kills a client while the server does not answer the gateway's question about the client's settings: another
+// client gets the place in the pool at once.
+func TestKilledInACheck(t *testing.T) {
+	db, name := ownDatabase(t)
+	aside := asideOf(t, db, name).connect(t, "")
+	simple(t, aside, "begin")
+	simple(t, aside, "lock table pg_catalog.pg_settings in access exclusive mode")
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsNever, 1))
+	for _, sql := range []string{"set timezone = 'Asia/Tokyo'", "do $$ begin perform set_config('work_mem', '1MB', false); end $$"} {
+		c := g.dial(t, pgwire.Param{Name: "application_name", Value: "asks"})
+		if types, bodies := c.ask(query(sql)); has(types, "E") {
+			t.Fatalf("%q", bodies)
+		}
+		conntest.Eventually(t, "the gateway waits for the settings", func() bool {
+			return one[int](t, aside, "select count(*) from pg_locks where not granted and relation = 'pg_settings'::regclass") == 1
+		})
+		for _, s := range g.Sessions() {
+			if id, stream, ok := listener.ParseID(s.ID); s.Application == "asks" && (!ok || !g.Kill(id, stream)) {
+				t.Errorf("cannot kill %+v", s)
+			}
+		}
+		other := g.dial(t)
+		if types, bodies := other.ask(query("select 7")); types != "TDCZ" {
+			t.Errorf("after %s: another client gets %s: %q", sql, types, bodies)
+		}
+		_ = other.Close()
+		conntest.Eventually(t, "the server has noticed", func() bool {
+			return one[int](t, aside, "select count(pg_terminate_backend(pid)) from pg_locks where not granted and relation = 'pg_settings'::regclass") == 0
+		})
+	}
+}
