@@ -16,7 +16,7 @@ import (
 // TestMemoryAfterARush: requests that all wait at once make the gateway grow, and soon after them it is as large as before. The limits are
 // wide: what remains is code and the runtime's own tables. It measures the released binary, as the race detector multiplies memory.
 func TestMemoryAfterARush(t *testing.T) {
-	const clients, grown, left = 3000, 16 << 20, 12 << 20 // a program that has just started may be larger before than later
+	const clients, grown, left = 3000, 10 << 20, 8 << 20 // a program that has just started may be larger before than later
 	var asked atomic.Int64
 	release := make(chan struct{})
 	answer := sync.OnceFunc(func() { close(release) })

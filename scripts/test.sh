@@ -106,7 +106,7 @@ run() {
 
 measure build build
 # shellcheck disable=SC2086 # words
-[ -z "$PACKAGES" ] || run packages measure packages env CGO_ENABLED=1 "$GO" test -p 4 $TESTFLAGS $PACKAGES
+[ -z "$PACKAGES" ] || run packages measure packages env CGO_ENABLED=1 "$GO" test -p 3 $TESTFLAGS $PACKAGES
 skip='^$'
 for e in $ENGINES; do
 	run "integration-$e" integration "$e" -test.skip
