@@ -102,7 +102,7 @@ type loop struct {
 	began     time.Time // of the current tick
 	now       int64     // the same in the loops' clock
 	before    int64     // now of the tick before
-	eventAt   int64     // when the last wait ended that did not end idle
+	eventAt   int64     // when the last wait ended with an event; see isBusy
 	timers    timers
 	closing   bool
 	open      int // number of connections and listeners
@@ -466,16 +466,15 @@ func (l *loop) sleep(d time.Duration) {
 
 func (l *loop) logger() *slog.Logger { return l.engine.cfg.Logger }
 
-// rawWaits says whether a busy loop may wait in the kernel unknown to Go's scheduler. That is cheap: after 20 µs in an
-// ordinary system call the scheduler takes the processor away and wakes another thread, and the return from the call
-// has to compete for a processor. A raw wait keeps its processor, so there must be another one for the rest of the
+// rawWaits says whether a busy loop may wait in the kernel unknown to Go's scheduler. That is cheap: during an ordinary
+// system call the scheduler takes the processor away, after 20 µs if goroutines wait for one and otherwise after 10 ms,
+// and the return from the call has to compete for a processor. A raw wait keeps its processor, so there must be another one for the rest of the
 // program, and the runtime must be able to interrupt the wait (by its preemption signal) to stop the world.
 type rawWaits struct{ processors int } // processors that Go may use; 0 = never wait raw
 
-// busyFor is how long after an event a loop is busy. An ordinary wait of more than 10 ms, or the only one of a program,
-// costs more than it seems: Go's monitor takes the processor away, and then wakes up every 20 µs for a while. Raw waits
-// cost an interruption every 10 ms. With 100 look-ups a second the monitor took as much time as the loop. If goroutines wait
-// for a processor at such an interruption, the loop is no longer busy until the next event.
+// busyFor is how long after an event a loop is busy. The end of an ordinary wait that has lost its processor costs more
+// than it seems: Go's monitor then wakes up every 20 µs for a while. Raw waits cost an interruption every 10 ms. If
+// goroutines wait for a processor at such an interruption, the loop is no longer busy until the next event.
 const busyFor = 50 * time.Millisecond
 
 // isBusy reports whether events come so often that raw waits cost less than ordinary ones.

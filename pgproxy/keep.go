@@ -357,8 +357,11 @@ func (m *machine) canary() string {
 // withoutCanary removes the row about the canary from the rows of keepSQL, if there is one, and gives up all statements then:
 // some may still be there.
 func (m *machine) withoutCanary(rows []pgwire.Param, canary string) []pgwire.Param {
+	if canary == "" {
+		return rows
+	}
 	i := slices.IndexFunc(rows, func(p pgwire.Param) bool { return p.Name == canary })
-	if i < 0 || canary == "" {
+	if i < 0 {
 		return rows
 	}
 	m.server.stmts.retireAll(nil)
