@@ -2,7 +2,7 @@ package fiber
 
 import "golang.org/x/sys/unix"
 
-// acked is Stream's Acked of a socket. One that is not TCP's does not tell.
+// acked implements Stream.Acked for a socket. Only TCP sockets report it.
 func acked(fd int) (n uint64, all bool) {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package fiber
 
-// acked is Stream's Acked of a socket. Other systems do not tell.
+// acked implements Stream.Acked for a socket. Other systems do not report it.
 func acked(int) (n uint64, all bool) { return 0, true }

@@ -84,8 +84,8 @@ func (w *adapted) ReadFrom(r io.Reader) (n int64, err error) {
 	return io.Copy(w.Conn, r)
 }
 
-// Close does not wait in a fiber, which may hold a lock that other fibers of its loop wait for. There the engine closes
-// the connection on a goroutine, and logs the error.
+// Close does not wait on a fiber, which may hold a lock that other fibers of its loop wait for. Instead the engine
+// closes the connection on a goroutine, and logs the error.
 func (w *adapted) Close() error {
 	c := io.Closer(w.Conn)
 	if w.resets.Load() {
@@ -127,7 +127,7 @@ func (e *Engine) awaitClosers() {
 	select {
 	case <-closed:
 	case <-time.After(closersGrace):
-		e.cfg.Logger.Error("connections that fibers have closed are still not closed: the engine ends without them")
+		e.cfg.Logger.Error("connections closed by fibers are still not closed: the engine ends without waiting for them")
 	}
 }
 

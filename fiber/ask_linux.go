@@ -11,8 +11,8 @@ import (
 // Read, because a Read right after a Write first tries to read an answer that cannot have arrived
 // yet. It is for the one user of the connection.
 type Asker struct {
-	raw  syscall.RawConn
-	turn func(fd uintptr) (over bool) // the method value step, kept because making one allocates
+	raw      syscall.RawConn
+	stepFunc func(fd uintptr) (over bool) // the method value step, kept because making one allocates
 
 	request, answer []byte
 	asked           bool
@@ -31,7 +31,7 @@ func NewAsker(c Stream) *Asker {
 		return nil
 	}
 	a := &Asker{raw: raw}
-	a.turn = a.step
+	a.stepFunc = a.step
 	return a
 }
 
@@ -47,7 +47,7 @@ func (a *Asker) Ask(request, answer []byte) (wrote, read int, err error) {
 		return 0, 0, errors.ErrUnsupported // the wait would hold the loop
 	}
 	a.request, a.answer, a.asked, a.wrote, a.read, a.err = request, answer, false, 0, 0, nil
-	err = a.raw.Read(a.turn)
+	err = a.raw.Read(a.stepFunc)
 	a.request, a.answer = nil, nil
 	if a.err != nil {
 		err = a.err

@@ -68,7 +68,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		case readErr != nil || writeErr != nil:
 			return readErr, writeErr
 		}
-		if n < spliceLeast {
+		if n < minSplice {
 			return nil, nil
 		}
 		waited = false

@@ -390,9 +390,9 @@ func (c *Conn) begin(l *loop, s *side) error {
 	return err
 }
 
-// late reports whether the side's deadline has passed. What the loop has received in the tick in which it finds that out may
-// have come in time, and can still be read in that tick: on a loop that stood still, or got no processor, it is the loop that
-// is late. A deadline from before the last tick, such as one that is to interrupt, has passed at once.
+// late reports whether the side's deadline has passed. Data received in the tick in which the deadline is found to have
+// passed may have arrived in time, if the loop was held or got no processor, so it can still be read in that tick. A
+// deadline from before the last tick, such as one set to interrupt an operation, takes effect at once.
 func (c *Conn) late(l *loop, s *side) bool {
 	return s.deadline != 0 && l.now >= s.deadline && (s != &c.rd || s.deadline <= l.before || !l.poller.readable(c))
 }

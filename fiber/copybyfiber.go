@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// restAfter is how long the fiber of a copyingByFiber keeps its stack while nothing arrives.
-const restAfter = 100 * time.Millisecond
+// suspendAfter is how long the fiber of a copyingByFiber keeps its stack while nothing arrives.
+const suspendAfter = 100 * time.Millisecond
 
-// copyingByFiber is the state of a CopyThen unless src and dst are Conns. At most one fiber at a time runs proceed, or src has next for when
-// there is something to read.
+// copyingByFiber is the state of a CopyThen if src or dst is not a Conn. Either a fiber runs runFiber, or next is set
+// as the OnReadable function of src.
 type copyingByFiber struct {
 	loop  *loop // for its logger and its counters
 	src   Stream
 	dst   net.Conn
 	moved func(n int)
 	then  func(readErr, writeErr error)
-	next  func() // proceed, allocated once
+	next  func() // the method value runFiber, kept because making one allocates
 }
 
-// copyByFiber is CopyThen unless src and dst are Conns.
+// copyByFiber implements CopyThen if src or dst is not a Conn.
 func copyByFiber(src Stream, dst net.Conn, moved func(int), then func(readErr, writeErr error)) bool {
 	f := currentFiber()
 	if f == nil || LoopOf(src) == 0 || LoopOf(dst) == 0 {
@@ -36,22 +36,23 @@ func copyByFiber(src Stream, dst net.Conn, moved func(int), then func(readErr, w
 	return true
 }
 
-// runFiber is a fiber that copies until one of the connections ends, or until src rests.
+// runFiber copies on a fiber, until one of the connections ends or nothing has arrived for suspendAfter.
 func (k *copyingByFiber) runFiber() {
-	if readErr, writeErr, rests := k.copy(); !rests {
+	if readErr, writeErr, suspended := k.copy(); !suspended {
 		k.then(readErr, writeErr)
 	}
 }
 
-// copy copies. If it returns rests, next runs when there is something to read; then this fiber must no longer use k.
-func (k *copyingByFiber) copy() (readErr, writeErr error, rests bool) {
+// copy copies. If suspended is true, next runs when there is something to read, perhaps already now: the caller must no
+// longer use k.
+func (k *copyingByFiber) copy() (readErr, writeErr error, suspended bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			readErr, writeErr = nil, k.loop.panicked(p)
 		}
 	}()
 	for {
-		switch ready, err := k.src.WaitReadableFor(restAfter); {
+		switch ready, err := k.src.WaitReadableFor(suspendAfter); {
 		case err != nil:
 			return err, nil, false
 		case ready:
@@ -64,8 +65,8 @@ func (k *copyingByFiber) copy() (readErr, writeErr error, rests bool) {
 	}
 }
 
-// piece copies received data, if there is any. It waits with a buffer neither for the rest of a record nor for data after
-// TLS's own messages.
+// piece copies received data, if there is any. It never waits while it holds a buffer, not even for the remainder of a
+// TLS record or after one of TLS's own messages.
 func (k *copyingByFiber) piece() (readErr, writeErr error) {
 	if t, ok := k.src.(*TLSConn); ok {
 		_, readErr, writeErr = copyOnce(arrived{t}, k.dst, k.moved)

@@ -72,8 +72,8 @@ func dialError(network string, target socketAddr, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Addr: toAddr(target, network == "unix"), Err: err}
 }
 
-// leastShare is the minimum time for an address, if so much is left.
-const leastShare = 2 * time.Second
+// minShare is the minimum time for an address, if so much is left.
+const minShare = 2 * time.Second
 
 // share bounds a context for the next of n attempts, as package net does.
 func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
@@ -82,7 +82,7 @@ func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 		return ctx, func() {}
 	}
 	left := time.Until(deadline)
-	return context.WithTimeout(ctx, max(left/time.Duration(n), min(left, leastShare)))
+	return context.WithTimeout(ctx, max(left/time.Duration(n), min(left, minShare)))
 }
 
 // dialErrors are the errors of several addresses.

@@ -98,7 +98,7 @@ func (q *epoll) event(i int) (slot, generation uint32, is readyEvents) {
 		is |= readReady
 	}
 	if ev.Events&(unix.EPOLLPRI|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		is |= endComes
+		is |= endReceived
 	}
 	if slot = uint32(ev.Fd); slot == wakeSlot {
 		var b [8]byte

@@ -101,13 +101,13 @@ func (q *kqueue) event(i int) (slot, generation uint32, is readyEvents) {
 		return wakeSlot, 0, 0
 	}
 	if ev.Flags&(unix.EV_EOF|unix.EV_ERROR) != 0 {
-		is |= endComes
+		is |= endReceived
 	}
 	switch ev.Filter {
 	case unix.EVFILT_READ:
 		is |= readReady
 	case unix.EVFILT_WRITE:
-		if is |= writeReady; is&endComes != 0 { // the peer accepts nothing more: it has reset the connection or closed its reading half
+		if is |= writeReady; is&endReceived != 0 { // the peer accepts nothing more: it has reset the connection or closed its reading half
 			is |= readReady
 		}
 	}

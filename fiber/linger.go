@@ -27,10 +27,10 @@ func (c *Conn) delivered() int64 {
 	return int64(-n)
 }
 
-// lingerLeast is how many bytes a peer must accept in each closeTime.
-const lingerLeast = 16 << 10
+// minDelivered is how many bytes a peer must accept in each closeTime.
+const minDelivered = 16 << 10
 
-// lingering resets a closed connection whose peer accepts less than lingerLeast in closeTime.
+// lingering resets a closed connection whose peer accepts less than minDelivered in closeTime.
 func (c *Conn) lingering(l *loop) bool {
 	switch {
 	case !c.closed:
@@ -38,7 +38,7 @@ func (c *Conn) lingering(l *loop) bool {
 	case c.out == nil && c.flight == 0:
 		return true // the connection has ended
 	}
-	if !l.closing && !c.abort && c.delivered() >= c.wr.deadline+lingerLeast {
+	if !l.closing && !c.abort && c.delivered() >= c.wr.deadline+minDelivered {
 		c.linger(l)
 		return true
 	}

@@ -52,9 +52,9 @@ type poller interface {
 	// has found none. unwatch ends that, and closes the descriptor (Listener.free), perhaps later.
 	watch(a *Listener) error
 	unwatch(a *Listener)
-	// wait lets the kernel work until something has happened, wake is called, or the time until has come (in the loop's
-	// clock; 0 = no limit, negative = do not wait). It makes the fibers ready that can continue. idle says that it has
-	// waited and nothing has happened.
+	// wait lets the kernel work until something has happened, wake is called, or the loop's clock reaches until (0 = no
+	// limit, negative = do not wait). It makes the fibers ready that can continue. idle says that it has waited without an
+	// event.
 	wait(until int64) (idle bool)
 	// wake ends a wait; other threads call it.
 	wake()
@@ -241,8 +241,8 @@ func (l *loop) wait(until int64) {
 	l.waiting.Store(false)
 	l.before = l.now
 	l.readClock()
-	if idle && until > 0 && l.now-until >= int64(idleAfter) { // a wait that a signal ended, and the process then stood still
-		l.poller.wait(-1) // what has come meanwhile is found before deadlines pass; see Conn.late
+	if idle && until > 0 && l.now-until >= int64(idleAfter) { // the process was stopped after a signal had ended the wait
+		l.poller.wait(-1) // events of that time are handled before deadlines pass; see Conn.late
 	}
 	switch {
 	case !idle:
@@ -250,7 +250,7 @@ func (l *loop) wait(until int64) {
 	case (until == 0 || l.now < until) && l.isBusy() && runnable() > 0: // the runtime has interrupted a raw wait
 		l.eventAt = l.now - int64(busyFor) // and goroutines lack a processor: the next wait releases it
 	}
-	if idle && l.now-l.before >= int64(idleAfter) && !keepFibers { // a busy system may take the processor away for longer
+	if idle && l.now-l.before >= int64(idleAfter) && !keepFibers { // without idle, the time may have passed off the processor
 		l.trim(keptFibers)
 	}
 }

@@ -2,7 +2,8 @@
 
 package fiber
 
-// Sockets cannot be asked portably here; the next user of a connection notices that it died while idle.
+// There is no portable way to examine a socket here: the next user of a connection notices that it was closed while
+// idle.
 const canPeek = false
 
 func peek(uintptr) State { return Unknown }

@@ -54,9 +54,9 @@ var _ eventQueue = (*systemQueue)(nil)
 type readyEvents uint8
 
 const (
-	readReady  readyEvents = 1 << iota // data, the end, or an error
-	writeReady                         // room, or an error
-	endComes                           // the end has come, perhaps behind unread data, or there is data behind urgent data
+	readReady   readyEvents = 1 << iota // data, the end, or an error
+	writeReady                          // room, or an error
+	endReceived                         // the end was received, perhaps behind unread data, or there is data behind urgent data
 )
 
 // newReadiness returns a poller, and an error that names the features it does not have.
@@ -163,8 +163,8 @@ func (p *readiness) write(c *Conn, b []byte) (int, error, bool) {
 	return 0, nil, false
 }
 
-// gatherMost bounds the data gathered for a connection in a tick, in bytes; copying more does not pay.
-const gatherMost = 8 << 10
+// maxGather bounds the data gathered for a connection in a tick, in bytes; copying more does not pay.
+const maxGather = 8 << 10
 
 // gather keeps b, after earlier gathered data, until the end of the tick; false = b must be sent now.
 func (p *readiness) gather(c *Conn, b []byte) bool {
@@ -172,7 +172,7 @@ func (p *readiness) gather(c *Conn, b []byte) bool {
 	if c.out != nil {
 		n += c.out.n
 	}
-	if p.batch == nil || !c.canWrite || c.outErr != 0 || n > gatherMost {
+	if p.batch == nil || !c.canWrite || c.outErr != 0 || n > maxGather {
 		return false
 	}
 	if c.out == nil || n > len(c.out.mem) {
@@ -347,7 +347,7 @@ func (p *readiness) handle(slot, generation uint32, is readyEvents) {
 			p.closeIdle(t)
 			return
 		}
-		if is&endComes != 0 {
+		if is&endReceived != 0 {
 			t.hup = true
 		}
 		if is&readReady != 0 {

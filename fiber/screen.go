@@ -10,7 +10,7 @@ import (
 type Arrival uint8
 
 const (
-	// Present: the client has not disconnected, as far as is known.
+	// Present: the client is not known to have disconnected.
 	Present Arrival = iota
 	// EndedEmpty: the client has ended its stream (a FIN) without having sent a byte. It has
 	// disconnected, or it waits for a server that sends first.

@@ -37,7 +37,7 @@ func Block(fn func()) {
 	end.propagate()
 }
 
-// ending says how a function ended that ran elsewhere.
+// ending says how a function that ran on another goroutine or fiber ended.
 type ending struct {
 	trouble  any  // its panic
 	returned bool // without panic and runtime.Goexit

@@ -33,7 +33,7 @@ func spliceSockets(t *Transfer, src, dst net.Conn, moved, spliced func(int)) (re
 			return nil, err
 		}
 		t.dropPipe(0)
-		if n < spliceLeast {
+		if n < minSplice {
 			return nil, nil
 		}
 	}

@@ -103,14 +103,14 @@ const (
 	Pending              // there is something to read
 	Closing              // there is something to read, followed by the end: closed by the peer, or broken
 	Dead                 // closed by the peer, or broken, with nothing to read
-	Unknown              // open as far as is known: this kind of connection does not show received data without a read
+	Unknown              // not known to be closed; this kind of connection does not show received data without a read
 )
 
-// Fit reports whether an unused connection can be handed out: as far as is known it is open. Data that has arrived on
+// Fit reports whether an unused connection can be handed out: it is not known to be closed. Data that has arrived on
 // it, such as the greeting of a server that speaks first, is for its user.
 func (s State) Fit() bool { return s != Closing && s != Dead }
 
-// Idle reports whether a used connection can be handed out again: as far as is known it is open, and no unexpected data
+// Idle reports whether a used connection can be handed out again: it is not known to be closed, and no unexpected data
 // has arrived on it.
 func (s State) Idle() bool { return s == Silent || s == Unknown }
 

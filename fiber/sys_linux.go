@@ -236,7 +236,7 @@ type portRange struct{ first, last int }
 
 func (r portRange) has(port int) bool { return r.first <= port && port <= r.last }
 
-// readEphemeral returns all ports if the file does not tell.
+// readEphemeral returns all ports if the file cannot be read.
 func readEphemeral(path string) (r portRange) {
 	text, err := os.ReadFile(path)
 	if n, _ := fmt.Sscan(string(text), &r.first, &r.last); err != nil || n != 2 {
@@ -258,7 +258,8 @@ func cpuTime(thread int) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// asleep reports whether a thread of this process neither runs nor waits for a processor, as far as the system tells.
+// asleep reports whether a thread of this process neither runs nor waits for a processor. It returns true if the system
+// does not report the thread's state.
 func asleep(thread int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", thread))
 	_, state, ok := bytes.Cut(stat, []byte(") "))

@@ -145,7 +145,7 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	}
 	t.handshaking.Lock()
 	defer t.handshaking.Unlock()
-	if t.handshakeDone.Load() { // while this waited: the fields below are a reader's by now
+	if t.handshakeDone.Load() { // by another caller; the fields below belong to the reader now
 		return nil
 	}
 	t.under.handshaking = true
@@ -166,8 +166,8 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	return err
 }
 
-// handshakeOn begins after the other fibers, too: the client's first message has often arrived, and is worth most of the
-// computations.
+// handshakeOn also starts after the other fibers, because the client's first message has often arrived already, and
+// answering it is most of the computation.
 func (t *TLSConn) handshakeOn(ctx context.Context, f *coroutine) error {
 	f.bulk = true
 	defer func() { f.bulk = false }()

@@ -26,19 +26,19 @@ type Transfer struct {
 type transfer uint8
 
 const (
-	transferBulk   transfer = iota // splice: data comes in large pieces, as far as is known
-	transferLittle                 // copy, until a piece is large
-	transferCopied                 // copy always: these connections cannot be spliced
+	transferBulk        transfer = iota // splice: data is expected in large pieces
+	transferSmallPieces                 // copy, until a piece is large
+	transferCopied                      // copy always: these connections cannot be spliced
 )
 
-// spliceWorth is the least limit of a Receive that splices. Measured through the gateway against copies: splicing saves
+// spliceThreshold is the least limit of a Receive that splices. Measured through the gateway against copies: splicing saves
 // a tenth of the processor time of a POST of 64 KiB, of which 48 KiB come after the read of the head; a quarter (epoll)
 // to a half (io_uring) with 256 KiB; and more than half with 1 MiB. Shorter data is a single read and write, in which
 // copying is the smaller part.
-const spliceWorth = 32 << 10
+const spliceThreshold = 32 << 10
 
-// spliceLeast is how much a splice must move so that the next piece is spliced too.
-const spliceLeast = 16 << 10
+// minSplice is how much a splice must move so that the next piece is spliced too.
+const minSplice = 16 << 10
 
 // transferLarge bounds the bytes that one Receive copies. A source that cannot be waited for without a Read gets a
 // buffer of transferSmall, which it may hold for long; crypto/tls returns at most that much at a time.
@@ -59,7 +59,7 @@ func (t *Transfer) Receive(src Stream, dst net.Conn, limit int64) (n int, err er
 	if t.n > 0 {
 		panic("fiber: Receive of a Transfer that has something to send")
 	}
-	if t.next == transferBulk && limit >= spliceWorth {
+	if t.next == transferBulk && limit >= spliceThreshold {
 		if n, err, done := t.splice(src, dst, limit); done {
 			t.n = n
 			return n, err
@@ -72,10 +72,10 @@ func (t *Transfer) Receive(src Stream, dst net.Conn, limit int64) (n int, err er
 	}
 	switch {
 	case t.next == transferCopied:
-	case n >= spliceLeast:
+	case n >= minSplice:
 		t.next = transferBulk
 	default:
-		t.next = transferLittle
+		t.next = transferSmallPieces
 	}
 	return n, err
 }

@@ -124,9 +124,9 @@ func fillPipe(fd, limit int) (pipe *splice.Pipe, n int, err error) {
 // stream, to Read. A socket reports an error only once.
 func (t *Transfer) filled(n int, err error) (int, error, bool) {
 	switch {
-	case n >= spliceLeast:
+	case n >= minSplice:
 	case n > 0:
-		t.next = transferLittle
+		t.next = transferSmallPieces
 	case err != nil && splice.Unsupported(err):
 		t.next = transferCopied
 	case err != nil && !errors.Is(err, unix.EAGAIN):

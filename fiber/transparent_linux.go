@@ -16,7 +16,7 @@ func bindFrom(fd int, from netip.Addr) error {
 	if err := makeTransparent(fd, from.Is4()); err != nil {
 		return err
 	}
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, bindNoPort, 1) // without it a client has 28,000 connections, not so many to each server
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, bindNoPort, 1) // without it a client has 28,000 connections in all, with it as many to each server
 	sa := unix.Sockaddr(&unix.SockaddrInet6{Addr: from.As16()})
 	if from.Is4() {
 		sa = &unix.SockaddrInet4{Addr: from.As4()}

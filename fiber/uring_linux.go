@@ -192,7 +192,7 @@ func (p *uring) arm(c *Conn) {
 	if !c.bulk && !c.unix { // on a Unix socket a multishot receive may miss the end (Linux 6.18)
 		s.ioprio |= recvMultishot
 	}
-	if !c.more { // the socket is empty, as far as is known
+	if !c.more { // the socket is not known to have data
 		s.ioprio |= recvPollFirst
 	}
 	c.armed, c.starved = true, false
@@ -383,8 +383,8 @@ func (p *uring) watchEvent() {
 }
 
 // resetCheckInterval is how often a busy loop checks for resets that have arrived together with data, and
-// idleResetCheck when a loop that goes idle checks once more: with a few events in a second it would otherwise wake up
-// for a check after nearly each.
+// idleResetCheck when a loop that goes idle checks once more: with a few events a second it would otherwise wake up for
+// a check after nearly each event.
 const (
 	resetCheckInterval = 10 * time.Millisecond
 	idleResetCheck     = 100 * time.Millisecond

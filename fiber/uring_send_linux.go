@@ -81,7 +81,7 @@ func (p *uring) trySkipping() error {
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
 	const little, much = 1, 1 << 20
-	setOption(fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, little) // the system's least
+	setOption(fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, little) // the system's minimum
 	results := [2]int32{math.MinInt32, math.MinInt32}
 	for i, n := range []int{little, much} {
 		p.prepareSend(fds[0], p.recv.mem[:n], userData(kindSend, 0, uint32(i))).skipSuccess()
