@@ -16,7 +16,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// What processes of a gateway ask each other. Newer versions may add to the types, and must not change a name.
+// Requests between the processes of a gateway. Newer versions may add to the types, and must not change a name.
 const (
 	askState    = "state"    // what operators have changed: operatorChanges. The process that takes over asks
 	askChange   = "change"   // take over this operatorChanges, which is newer than the answer to askState
@@ -24,13 +24,13 @@ const (
 	askPause    = "pause"    // a pauseChange, which the process that serves has made
 	askVacated  = "vacated"  // nothing: the process has given up the addresses that it cannot hand over
 	askLink     = "link"     // a link for one more new process, as the file of the answer
-	askStatus   = "status"   // how far the process is: processStatus
+	askStatus   = "status"   // the progress of the process: processStatus
 	askSessions = "sessions" // processSessions
 	askKill     = "kill"     // end the session of an ID, a string: whether there was one
 	askCancel   = "cancel"   // a cancelRequest: whether it was for a client there
 )
 
-// processStatus is how far a process is.
+// processStatus is the progress of a process.
 type processStatus struct {
 	Version  string    `json:"version"`
 	Sessions int       `json:"sessions"`
@@ -85,7 +85,7 @@ func (g *Gateway) answerTo(p *process) link.Handler {
 		}
 		switch ask {
 		case askState:
-			answer, err = g.bequeath(p)
+			answer, err = g.handOverChanges(p)
 		case askChange:
 			var c operatorChanges
 			if err = json.Unmarshal(body, &c); err == nil {
@@ -128,7 +128,7 @@ func (g *Gateway) answerTo(p *process) link.Handler {
 	}
 }
 
-// may returns an error for what only a process of the other side of an upgrade asks.
+// may returns an error for a request that only a process on the other side of an upgrade may make.
 func (p *process) may(ask string) error {
 	switch {
 	case (ask == askState || ask == askPause) && p.older:
@@ -179,8 +179,8 @@ type sessionsAnswer struct {
 	list []listener.Info
 }
 
-// sessions asks a process for its sessions. Those who ask meanwhile get the same answer: it may be large, and many of them
-// at once would take up the link.
+// sessions asks a process for its sessions. Concurrent callers get the same answer: it may be large, and many answers
+// at once would block the link.
 func (p *process) sessions() []listener.Info {
 	p.mu.Lock()
 	a, waits := p.asked, p.asked != nil

@@ -13,10 +13,10 @@ import (
 // A reload may replace an upstream while it is paused, for example because its servers move. The old backend then stays
 // paused as long as the new one: its clients wait, and continue at the servers of the new one.
 
-// followPause is how often a replaced backend is looked at until nobody waits for its connections.
+// followPause is the interval at which a replaced backend is checked, until no client waits for its connections.
 const followPause = 100 * time.Millisecond
 
-// planFollow has old, which next replaces, follow it if it is paused, and so what old has replaced.
+// planFollow makes old, which next replaces, follow next if old is paused, together with the backends that follow old.
 func (g *Gateway) planFollow(p *plan, u *config.Upstream, old, next *backend) error {
 	for _, b := range append(g.followers(u.Name), old) {
 		s, err := g.settingsOf(u, b)

@@ -51,11 +51,11 @@ type Gateway struct {
 	parts   []extend.Part // of extensions
 
 	processes processes     // the other ones of this gateway
-	vacated   chan struct{} // closed when the process before has vacated, or there is none
+	vacated   chan struct{} // closed when the previous process has vacated, or there is none
 	vacating  sync.Once     // closes vacated
 
 	inherited inherited       // Options.Sockets that are not used yet; nil: none, or New is over
-	toTake    operatorChanges // of the process before; nil: none, or New is over
+	toTake    operatorChanges // of the previous process; nil: none, or New is over
 	leftover  []string        // paths of Unix sockets in Options.Sockets that the configuration does not have
 
 	accessLogs *logfile.Set // nil in a check
@@ -80,7 +80,7 @@ type Gateway struct {
 
 	pauses map[string]*pause // guarded by reloading: by upstream; some have ended by themselves
 
-	leftAt      time.Time // since when nothing is accepted any more; zero: it is
+	leftAt      time.Time // when the gateway stopped accepting; zero: it has not
 	drainsUntil time.Time // when Drain cuts sessions off; zero: it does not drain yet
 
 	cutOff error // guarded by reloading: the error of the first Drain that cut sessions off
@@ -175,7 +175,7 @@ func (g *Gateway) serve() error {
 	for _, s := range services {
 		for _, sock := range s.sockets() {
 			if sock.awaits() {
-				g.logger.Info("waiting for the address, which the process before has", "listener", s.cfg.Name, "address", address(sock), "network", sock.Addr().Network())
+				g.logger.Info("waiting for the address, which the previous process has", "listener", s.cfg.Name, "address", address(sock), "network", sock.Addr().Network())
 			}
 			g.startSocket(s, sock)
 		}
@@ -214,7 +214,7 @@ func (g *Gateway) Drain(ctx context.Context) error {
 	g.draining = true // before the lock below: /readyz must report it at once
 	if first {
 		g.drainsUntil, _ = ctx.Deadline()
-		g.leaves()
+		g.noteLeft()
 	}
 	g.mu.Unlock()
 

@@ -70,9 +70,9 @@ func (g *Gateway) Leave() error {
 	defer g.reloading.Unlock()
 	g.mu.Lock()
 	g.left = true
-	g.leaves()
+	g.noteLeft()
 	g.mu.Unlock()
-	g.bequeathRest()
+	g.handOverLaterChanges()
 	g.tasks.Go(g.vacate)
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -91,15 +91,15 @@ func (g *Gateway) Leave() error {
 	return nil
 }
 
-// leaves notes that the gateway stops accepting. mu is held.
-func (g *Gateway) leaves() {
+// noteLeft records that the gateway stops accepting. mu is held.
+func (g *Gateway) noteLeft() {
 	if g.leftAt.IsZero() {
 		g.leftAt = time.Now()
 	}
 }
 
-// ownPaths makes this process the one that removes the files of its Unix sockets. It removes those that the process before
-// had and this one does not have, because that one leaves all of them.
+// ownPaths makes this process the one that removes the files of its Unix sockets. It removes those that the process
+// before had and this one does not have, because that one removes none.
 func (g *Gateway) ownPaths() {
 	for _, path := range g.leftover {
 		_ = os.Remove(path)
@@ -140,7 +140,7 @@ func (in inherited) take(what, listen string) (*socket, error) {
 	l, err := net.FileListener(f)
 	_ = f.Close()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w on %s: take over the socket of the process before: %w", what, ErrListen, listen, err)
+		return nil, fmt.Errorf("%s: %w on %s: take over the socket of the previous process: %w", what, ErrListen, listen, err)
 	}
 	return &socket{Listener: l}, nil
 }
@@ -163,7 +163,7 @@ func closeSockets(list []Socket) {
 	}
 }
 
-// awaited is the listener of a UDP socket whose address the process before still has.
+// awaited is the listener of a UDP socket whose address the previous process still has.
 type awaited struct{ address string }
 
 // Accept, Close and Addr implement net.Listener.
@@ -181,11 +181,11 @@ func (a udpAddress) String() string  { return string(a) }
 const (
 	// awaitPause is how often an awaited address is tried: clients of it are not served meanwhile, and a try costs little.
 	awaitPause = 100 * time.Millisecond
-	// awaitGrace is how long the process before may take to end after its drain_timeout.
+	// awaitGrace is how long the previous process may take to end after its drain_timeout.
 	awaitGrace = 15 * time.Second
 )
 
-// await returns a socket in place of one that could not be bound because of err, if the process before may still have the
+// await returns a socket in place of one that could not be bound because of err, if the previous process may still have the
 // address of UDP, else nil. It is opened again like one that has failed.
 func (g *Gateway) await(p *plan, listen string, err error) *socket {
 	until := time.Now().Add(p.New.DrainTimeout + awaitGrace)
@@ -212,7 +212,7 @@ func (g *Gateway) awaitedUntil(listen string) (until time.Time) {
 	return until
 }
 
-// awaits reports whether a socket waits only for the process before. After that time another program has the address.
+// awaits reports whether a socket waits only for the previous process. After that time another program has the address.
 func (s *socket) awaits() bool { return time.Now().Before(s.awaited) }
 
 // anyPort reports whether the system chooses the port of an address.

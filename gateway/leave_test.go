@@ -96,7 +96,7 @@ func TestLeaveDuringADrain(t *testing.T) {
 	}
 }
 
-// TestReloadWhileAddressIsAwaited: the process before has an address of UDP still. Its listener can be changed meanwhile, the
+// TestReloadWhileAddressIsAwaited: the previous process has an address of UDP still. Its listener can be changed meanwhile, the
 // gateway is ready, and the address is served as soon as it is free.
 func TestReloadWhileAddressIsAwaited(t *testing.T) {
 	holder, err := net.ListenPacket("udp", conntest.FreeAddress(t))

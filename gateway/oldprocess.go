@@ -74,7 +74,7 @@ func span(d time.Duration, known bool) string {
 	return max(d, 0).Round(time.Second).String()
 }
 
-// statuses returns how far the older processes are.
+// statuses returns the progress of the older processes.
 func (ps *processes) statuses(now time.Time) (rows []OldProcess) {
 	for _, p := range ps.older() {
 		p.mu.Lock()

@@ -17,7 +17,7 @@ var ErrNotPaused = errors.New("it is not paused")
 // pause is a pause of an upstream, which several operators may have asked for.
 type pause struct {
 	requests  int  // those that were not taken back
-	inherited bool // from the process before, where some may be taken back still
+	inherited bool // from the previous process, which may still take some back
 }
 
 // PauseUpstream stops the use of an upstream's servers, for maintenance: connections are closed as soon as they are
@@ -101,11 +101,11 @@ func (g *Gateway) resumeLocked(b *backend, of extend.Pausable) bool {
 	return true
 }
 
-// pauseElsewhere has older processes, whose sessions use the same servers, begin or end a pause.
+// pauseElsewhere makes older processes, whose sessions use the same servers, begin or end a pause.
 func (g *Gateway) pauseElsewhere(name string, until time.Time) {
 	older := g.processes.answering()
 	if len(askAll[any](older, askPatience, askPause, pauseChange{name, until.Round(0)})) < len(older) {
-		g.logger.Warn("an old process has not taken a pause or its end over", "upstream", name)
+		g.logger.Warn("an old process did not apply a pause or its end", "upstream", name)
 	}
 }
 

@@ -63,10 +63,10 @@ const (
 	linkPatience = 5 * time.Second
 	// statePatience bounds the wait for what operators have changed, at the start of a new process.
 	statePatience = 10 * time.Second
-	// followInterval is how often the process that serves asks older ones how far they are.
-	followInterval = time.Second
-	// followPatience is how long it waits for the answer, before it asks again. A process that hangs may go on.
-	followPatience = time.Minute
+	// trackInterval is how often the process that serves asks older ones for their status.
+	trackInterval = time.Second
+	// trackPatience is how long it waits for the answer, before it asks again. A process that hangs may recover.
+	trackPatience = time.Minute
 )
 
 // maxPassing bounds the cancel requests that are passed on to other processes at the same time. Clients need no login
@@ -127,7 +127,7 @@ func (g *Gateway) linkTo(f *os.File, pid int, older bool) error {
 		return err
 	}
 	ps.all = append(ps.all, p)
-	g.tasks.Go(func() { g.follow(p) })
+	g.tasks.Go(func() { g.track(p) })
 	return nil
 }
 
@@ -171,13 +171,13 @@ func (g *Gateway) links() (list []Socket, err error) {
 	return list, nil
 }
 
-// follow is a goroutine that lasts as long as another process. It knows how far an older one is.
-func (g *Gateway) follow(p *process) {
-	again := time.NewTicker(followInterval)
+// track is a goroutine that runs as long as another process. It keeps the status of an older process current.
+func (g *Gateway) track(p *process) {
+	again := time.NewTicker(trackInterval)
 	defer again.Stop()
 	for ended := false; !ended; {
 		if p.older {
-			p.look()
+			p.updateStatus()
 		}
 		select {
 		case <-p.link.Done():
@@ -195,9 +195,9 @@ func (g *Gateway) follow(p *process) {
 	}
 }
 
-// look asks an older process for its status.
-func (p *process) look() {
-	ctx, cancel := context.WithTimeout(context.Background(), followPatience)
+// updateStatus asks an older process for its status.
+func (p *process) updateStatus() {
+	ctx, cancel := context.WithTimeout(context.Background(), trackPatience)
 	defer cancel()
 	late := time.AfterFunc(askPatience, func() { p.silent.Store(true) })
 	defer late.Stop()
@@ -211,7 +211,7 @@ func (p *process) look() {
 	p.status, p.statusAt = status, time.Now()
 }
 
-// ask asks another process for something that somebody waits for.
+// ask sends a process a request whose answer an operator or a client waits for.
 func (p *process) ask(ctx context.Context, what string, body, answer any) error {
 	err := p.link.Call(ctx, what, body, answer)
 	if errors.Is(err, context.DeadlineExceeded) {

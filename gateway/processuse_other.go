@@ -8,5 +8,5 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 )
 
-// processUse returns what the process may use: how much it does is not known here.
+// processUse returns what the process may use. How much it uses is not known on this system.
 func processUse() admin.ProcessUse { return admin.ProcessUse{CPUs: runtime.GOMAXPROCS(0)} }

@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 )
 
-// processUse returns what the process uses. Only Linux tells its memory.
+// processUse returns what the process uses. Only Linux reports its memory.
 func processUse() admin.ProcessUse {
 	use := admin.ProcessUse{CPUs: runtime.GOMAXPROCS(0)}
 	var r syscall.Rusage

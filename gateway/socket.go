@@ -22,7 +22,7 @@ type socket struct {
 	unlink  bool        // closing it removes the file of a unix socket
 
 	// Gateway.mu guards these; see reopen.go.
-	awaited  time.Time // until then the process before may have the address; zero for other sockets; never changed
+	awaited  time.Time // until then the previous process may have the address; zero for other sockets; never changed
 	failed   error     // why nothing is accepted any more; nil: it is
 	refused  error     // why the address could not be opened again last time
 	failures int       // times in a row that the address failed before this socket

@@ -16,7 +16,7 @@ import (
 // operatorChanges are what operators have changed at run time, which an upgrade preserves, by the names of upstreams.
 type operatorChanges map[string]upstreamChanges
 
-// upstreamChanges are the changes of one upstream.
+// upstreamChanges holds the changes of one upstream.
 type upstreamChanges struct {
 	PausedUntil time.Time        `json:"paused_until,omitzero"` // by the clock of the machine, which both processes have
 	Pauses      int              `json:"pauses,omitempty"`      // requests for the pause that were not taken back; 0: some
@@ -74,8 +74,8 @@ func (g *Gateway) changes() operatorChanges {
 	return all
 }
 
-// bequeath tells a process that starts what operators have changed.
-func (g *Gateway) bequeath(to *process) (operatorChanges, error) {
+// handOverChanges returns what operators have changed to a process that takes over, and records that it has got them.
+func (g *Gateway) handOverChanges(to *process) (operatorChanges, error) {
 	if !g.lockRunning() {
 		return nil, ErrClosed
 	}
@@ -87,8 +87,9 @@ func (g *Gateway) bequeath(to *process) (operatorChanges, error) {
 	return c, nil
 }
 
-// bequeathRest tells the process that has taken over what operators have changed since it started. Nothing can be changed any more.
-func (g *Gateway) bequeathRest() {
+// handOverLaterChanges sends the process that has taken over what operators have changed since it started. Nothing can be
+// changed any more.
+func (g *Gateway) handOverLaterChanges() {
 	g.processes.mu.Lock()
 	successor, had := g.processes.successor, g.processes.inherited
 	g.processes.mu.Unlock()
@@ -108,7 +109,7 @@ func (g *Gateway) bequeathRest() {
 	}
 }
 
-// inheritChanges asks the process that this one takes over from what operators have changed.
+// inheritChanges asks the previous process what operators have changed.
 func (g *Gateway) inheritChanges() {
 	older := g.processes.older()
 	if len(older) == 0 {
@@ -118,19 +119,19 @@ func (g *Gateway) inheritChanges() {
 	defer cancel()
 	var c operatorChanges
 	if err := older[0].ask(ctx, askState, nil, &c); err != nil { // the others drain
-		g.logger.Warn("pauses and changes of endpoints are not taken over from the process before", "pid", os.Getpid(), "old", older[0].pid, "error", err)
+		g.logger.Warn("pauses and changes of endpoints are not taken over from the previous process", "pid", os.Getpid(), "old", older[0].pid, "error", err)
 		return
 	}
 	g.toTake = c
 }
 
-// takeOver builds an upstream as operators have changed the one of the process before.
+// takeOver builds an upstream as operators have changed the one of the previous process.
 func (g *Gateway) takeOver(name string, build func([]upstream.Override) (*backend, error)) (*backend, error) {
 	c := g.toTake[name]
 	list := c.overrides()
 	b, err := build(list)
 	if errors.Is(err, upstream.ErrConfig) && len(list) > 0 { // of another version
-		g.logger.Warn("changes of endpoints are not taken over from the process before", "upstream", name, "error", err)
+		g.logger.Warn("changes of endpoints are not taken over from the previous process", "upstream", name, "error", err)
 		list = nil
 		b, err = build(nil)
 	}
@@ -139,12 +140,12 @@ func (g *Gateway) takeOver(name string, build func([]upstream.Override) (*backen
 	}
 	g.keepPause(b, c)
 	if len(list) > 0 || time.Until(c.PausedUntil) > 0 {
-		g.logger.Info("operators' changes are taken over from the process before", "upstream", name, "endpoints", len(list), "pause", time.Until(c.PausedUntil))
+		g.logger.Info("operators' changes are taken over from the previous process", "upstream", name, "endpoints", len(list), "pause", time.Until(c.PausedUntil))
 	}
 	return b, nil
 }
 
-// takeChanges changes running upstreams as operators have changed those of the process before.
+// takeChanges changes running upstreams as operators have changed those of the previous process.
 func (g *Gateway) takeChanges(c operatorChanges) error {
 	if !g.lockRunning() {
 		return ErrClosed
@@ -167,12 +168,12 @@ func (g *Gateway) takeChanges(c operatorChanges) error {
 			b.resume()
 		}
 		g.keepPause(b, change)
-		g.logger.Info("operators' changes are taken over from the process before", "upstream", b.cfg.Name, "endpoints", len(change.Endpoints), "pause", max(time.Until(change.PausedUntil), 0))
+		g.logger.Info("operators' changes are taken over from the previous process", "upstream", b.cfg.Name, "endpoints", len(change.Endpoints), "pause", max(time.Until(change.PausedUntil), 0))
 	}
 	return errors.Join(errs...)
 }
 
-// keepPause pauses an upstream if the process before has. reloading is held, or the gateway does not run.
+// keepPause pauses an upstream if the previous process has. reloading is held, or the gateway does not run.
 func (g *Gateway) keepPause(b *backend, c upstreamChanges) {
 	delete(g.pauses, b.cfg.Name)
 	if b.pauseUntil(c.PausedUntil); b.paused() {
@@ -194,12 +195,12 @@ func (g *Gateway) takeBackThere(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), statePatience)
 	defer cancel()
 	if err := successor.link.Call(ctx, askTakeBack, name, nil); err != nil {
-		g.logger.Error("a pause was taken back here, and goes on in the process that has taken over", "pid", os.Getpid(), "upstream", name,
+		g.logger.Error("a pause was taken back here, but continues in the process that has taken over", "pid", os.Getpid(), "upstream", name,
 			"hint", "headpond ctl resume "+name, "error", err)
 	}
 }
 
-// takeBackInherited takes back a request for a pause that was made in the process before.
+// takeBackInherited takes back a request for a pause that was made in the previous process.
 func (g *Gateway) takeBackInherited(name string) {
 	if !g.lockRunning() {
 		g.takeBackThere(name)

@@ -210,9 +210,9 @@ func loadRevoked(t *config.ServerTLS) (*crl.Lists, error) {
 // a revoked certificate can cause one.
 const refusalPause = 10 * time.Second
 
-// admit returns an implementation of tls.Config.VerifyConnection, which is called for resumed sessions, too: it refuses clients
-// by the current revocation lists, and logs that.
-func (c *certificates) admit(log *slog.Logger, listener string) func(tls.ConnectionState) error {
+// verifyClient returns an implementation of tls.Config.VerifyConnection, which is called for resumed sessions, too. It
+// refuses clients by the current revocation lists, and logs that.
+func (c *certificates) verifyClient(log *slog.Logger, listener string) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
 		lists := c.current.Load().revoked
 		if lists == nil || len(state.PeerCertificates) == 0 {
@@ -277,6 +277,6 @@ func (c *certificates) serverConfig(t *config.ServerTLS, log *slog.Logger, liste
 	if !settings.ClientCAs.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("tls: client_ca: %s has no PEM certificate in it", t.ClientCA)
 	}
-	settings.VerifyConnection = c.admit(log, listener) // also without lists: a reload may bring some
+	settings.VerifyConnection = c.verifyClient(log, listener) // also without lists: a reload may bring some
 	return settings, nil
 }

@@ -12,7 +12,7 @@ import (
 // them. It starts and serves without them: if it failed, this process would have given them up for nothing.
 
 const (
-	// vacateGrace is how long sessions at such addresses may go on after Leave. The new process waits meanwhile.
+	// vacateGrace is how long sessions at such addresses may continue after Leave. The new process waits meanwhile.
 	vacateGrace = 2 * time.Second
 	// vacatePatience is how long the new process waits at most. Then it tries to open them.
 	vacatePatience = time.Minute
@@ -33,7 +33,7 @@ func (g *Gateway) vacate() {
 	askAll[any](newer, statePatience, askVacated, nil)
 }
 
-// awaitVacated has g.vacated closed once the process before has vacated, has ended, or takes too long.
+// awaitVacated closes g.vacated once the previous process has vacated, has ended, or takes too long.
 func (g *Gateway) awaitVacated() {
 	older := g.processes.older()
 	if len(older) == 0 {

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// beginGrace is how long Drain waits for accepted connections to begin their sessions. They do within a tick; others wait for a PROXY header,
-	// or in the queue.
+	// beginGrace is how long Drain waits for accepted connections to begin their sessions. Most do so within a tick. The
+	// others wait for a PROXY header, or in the queue.
 	beginGrace = 200 * time.Millisecond
 	beginPause = time.Millisecond
 	// cutGrace is how long sessions have to end by themselves, once their context is cancelled, before their connections are reset.
@@ -28,7 +28,7 @@ const (
 // of these sessions. Drain may be called more than once.
 func (s *Server) Drain(ctx context.Context) error {
 	s.closeListeners()
-	s.begun(ctx)
+	s.awaitBegun(ctx)
 	s.beginDrain()
 	select {
 	case <-s.empty:
@@ -65,9 +65,10 @@ func (s *Server) closeListeners() {
 	}
 }
 
-// begun waits until the accept loops have ended and the clients that they have accepted have begun their sessions. They would be
-// disconnected by beginDrain, although another process or Server may have their listener and could have served them.
-func (s *Server) begun(ctx context.Context) {
+// awaitBegun waits, for beginGrace at most, until the accept loops have ended and the clients that they accepted have
+// begun their sessions. beginDrain would disconnect these clients, although another process or Server that accepts from
+// the same socket could have served them.
+func (s *Server) awaitBegun(ctx context.Context) {
 	timeout, tick := time.NewTimer(beginGrace), time.NewTicker(beginPause)
 	defer timeout.Stop()
 	defer tick.Stop()
@@ -84,7 +85,7 @@ func (s *Server) begun(ctx context.Context) {
 	}
 }
 
-// beginning reports whether a connection is on its way to its session.
+// beginning reports whether an accepted connection that is not queued has no session yet.
 func (s *Server) beginning() bool {
 	_, queued := s.connLimit.counts()
 	s.mu.Lock()

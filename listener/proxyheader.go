@@ -24,7 +24,7 @@ import (
 var ErrProxyHeader = errors.New("listener: no valid PROXY protocol header")
 
 // errNoByte means that the client ended its stream, or reset the connection, before it sent a byte.
-var errNoByte = errors.New("the client has left without a byte")
+var errNoByte = errors.New("the client disconnected without sending anything")
 
 const (
 	// headerBuffer holds a version 1 header and every usual version 2 header.

@@ -189,7 +189,7 @@ func promotionServesWaiters(t *testing.T, a, b *pgtest.Cluster, writes, reads, p
 	if sqlstate(err) != "08006" || !has(err.Error(), "no server is a primary (of 2: 1 standby, 1 not answering)") || has(err.Error(), a.Addr()) {
 		t.Errorf("a client that waited in vain: %v", err)
 	}
-	if log := short.log.String(); !has(log, b.Addr()+" is a standby") || !has(log, a.Addr()+" does not say") {
+	if log := short.log.String(); !has(log, b.Addr()+" is a standby") || !has(log, a.Addr()+" does not report its role") {
 		t.Error("the log does not say which server has which role")
 	}
 	b.Promote(t)

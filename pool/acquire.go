@@ -55,7 +55,7 @@ func (p *Pool[T]) acquireSlow(ctx context.Context, affinity int) (Lease[T], erro
 	var l Lease[T]
 	var err error
 	for again := true; again; {
-		if l, handed, again, err = p.try(ctx, turn{start, key, until, affinity}); handed && again {
+		if l, handed, again, err = p.try(ctx, arrival{start, key, until, affinity}); handed && again {
 			start = p.now() // the wait was a pause
 		}
 	}
@@ -79,7 +79,7 @@ var errAgain = errors.New("the pause is over")
 // try takes an idle resource, opens one directly, or waits. again means that
 // the resource it found did not pass its check, or that a pause in which it has
 // waited is over.
-func (p *Pool[T]) try(ctx context.Context, t turn) (l Lease[T], handed, again bool, err error) {
+func (p *Pool[T]) try(ctx context.Context, t arrival) (l Lease[T], handed, again bool, err error) {
 	var e effects[T]
 	start := t.start
 	c := &p.core
@@ -133,8 +133,8 @@ func (p *Pool[T]) try(ctx context.Context, t turn) (l Lease[T], handed, again bo
 	return l, false, false, err
 }
 
-// turn has what the order of an acquire depends on.
-type turn struct {
+// arrival is what the order of an acquire depends on.
+type arrival struct {
 	start    int64
 	key      uint64 // of its flow
 	until    int64  // see FlowParker
@@ -142,7 +142,7 @@ type turn struct {
 }
 
 // wait queues the caller and parks it. The lock is held on entry, not on return.
-func (p *Pool[T]) wait(ctx context.Context, t turn, e *effects[T]) (Lease[T], error) {
+func (p *Pool[T]) wait(ctx context.Context, t arrival, e *effects[T]) (Lease[T], error) {
 	var parker Parker
 	parker, t.affinity = parkerOf(ctx)
 	w := p.queue(parker, t, e)
@@ -150,7 +150,7 @@ func (p *Pool[T]) wait(ctx context.Context, t turn, e *effects[T]) (Lease[T], er
 }
 
 // queue makes the caller a waiter. The lock is held on entry, not on return.
-func (p *Pool[T]) queue(parker Parker, t turn, e *effects[T]) *waiter[T] {
+func (p *Pool[T]) queue(parker Parker, t arrival, e *effects[T]) *waiter[T] {
 	c := &p.core
 	w := p.waiters.Get().(*waiter[T])
 	w.since, w.pauses, w.parker, w.affinity, w.key = t.start, c.pauses(), parker, t.affinity, t.key
@@ -179,7 +179,7 @@ func (p *Pool[T]) await(ctx context.Context, w *waiter[T], parked error) (Lease[
 				p.mu.Unlock()
 			} else {
 				var e effects[T]
-				c.dispatch(&e) // tells the Budget
+				c.dispatch(&e) // also withdraws the need from the Budget
 				p.unlock(&e)
 			}
 			p.recycle(w)
@@ -223,7 +223,7 @@ func (p *Pool[T]) ctxError(ctx context.Context, start int64, key uint64) error {
 	return c.newError(kind, cause, c.clock-start, key)
 }
 
-// timeLeft is the rest of AcquireTimeout for an acquire that began at start.
+// timeLeft is what remains of AcquireTimeout for an acquire that began at start.
 func (c *core[T]) timeLeft(start int64) time.Duration {
 	if c.limits.AcquireTimeout == 0 {
 		return longest
@@ -272,7 +272,7 @@ func (p *Pool[T]) passes(ctx, opens context.Context, l Lease[T], start int64, un
 }
 
 // failedCheck returns the error of an acquire after a Check that has failed; nil = it begins again.
-func (p *Pool[T]) failedCheck(opens context.Context, t turn) error {
+func (p *Pool[T]) failedCheck(opens context.Context, t arrival) error {
 	if opens.Err() == nil || p.ctx.Err() != nil {
 		return nil
 	}

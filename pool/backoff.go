@@ -3,10 +3,10 @@ package pool
 import "time"
 
 const (
-	// backoffFirst is short: one lost packet must not keep callers waiting.
-	backoffFirst = 10 * time.Millisecond
-	// backoffMost bounds how long a backend that is up again stays unnoticed.
-	backoffMost = time.Second
+	// minBackoff is short: one lost packet must not keep callers waiting.
+	minBackoff = 10 * time.Millisecond
+	// maxBackoff bounds how long a backend that is up again stays unnoticed.
+	maxBackoff = time.Second
 	// After stalledRounds rounds of failed opens in a row, with no caller served in
 	// between, waiters no longer wait for the resources that are in use.
 	stalledRounds = 3
@@ -29,9 +29,9 @@ func (b *backoff) failed(round uint64, now int64, rnd float64) {
 	b.round++
 	b.failures++
 	b.stalled++
-	d := backoffMost
+	d := maxBackoff
 	if shift := b.failures - 1; shift < 7 {
-		d = min(backoffFirst<<shift, backoffMost)
+		d = min(minBackoff<<shift, maxBackoff)
 	}
 	b.retryAt = now + int64(float64(d)*(0.5+rnd/2))
 }

@@ -45,7 +45,7 @@ func (p *Pool[T]) Begin(parker TryParker) (l Lease[T], w Pending[T], ok bool) {
 	start := p.now()
 	p.touch(start)
 	var e effects[T]
-	return l, Pending[T]{pool: p, w: p.queue(parker, turn{start: start, affinity: affinity}, &e), parker: parker}, true
+	return l, Pending[T]{pool: p, w: p.queue(parker, arrival{start: start, affinity: affinity}, &e), parker: parker}, true
 }
 
 // TryAcquire is Acquire if an idle resource can be leased at once, without a check. Otherwise it does

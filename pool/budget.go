@@ -93,8 +93,8 @@ type share struct {
 	overdue *time.Timer // ends its time beside the limit; nil = it is over, or there is no trial
 }
 
-// trialTime is how long a resource on trial may be beside the limit. A backend that refuses answers within it, mostly; one
-// that hangs must not keep out all other pools that need a trial.
+// trialTime is how long a resource on trial may be beside the limit. A backend that refuses mostly answers within it.
+// One that hangs must not block all other pools that need a trial.
 const trialTime = time.Second
 
 // sharer is what a Budget needs of a pool. The methods take the pool's lock.
@@ -206,7 +206,7 @@ func (s *share) release(claimed, waits bool) (work bool) {
 	if claimed {
 		b.coming--
 	}
-	if s.held == 0 && !waits { // what waiting callers know of the backend is new
+	if s.held == 0 && !waits { // callers that wait know that the backend works; later ones do not
 		s.opens = false
 	}
 	b.assign()
@@ -264,8 +264,8 @@ func (s *share) claims(since int64) bool {
 // isPressed reports whether claims may be true. A nil share has no Budget.
 func (s *share) isPressed() bool { return s != nil && s.budget.pressed.Load() }
 
-// assign grants resources to the pools whose callers have waited longest. What was closed for those in needs is theirs. Under
-// mu.
+// assign grants resources to the pools whose callers have waited longest. Pools in needs come first, because resources
+// were closed for them. Under mu.
 func (b *Budget) assign() {
 	for {
 		switch room := b.used < b.limit; {
@@ -333,7 +333,7 @@ func (b *Budget) serve() {
 			}
 		}
 		if victim == nil {
-			return // releases find the Budget pressed
+			return // pressed is set: the next release closes its resource
 		}
 		victim.pool.evict()
 	}
@@ -425,7 +425,7 @@ func (p *Pool[T]) poke() {
 	p.mu.Lock()
 	p.touch(p.now())
 	p.core.dispatch(&e)
-	e.serve = false // the caller goes on with that
+	e.serve = false // the caller is serve, which continues
 	p.unlock(&e)
 }
 

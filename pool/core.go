@@ -354,7 +354,7 @@ func (c *core[T]) dispatch(e *effects[T]) {
 }
 
 // startable is the number of opens to start now, as far as the Budget permits; 0 or less = none. In the back-off it
-// fails waiters that no resource could come for.
+// fails waiters for whom no resource can become available.
 func (c *core[T]) startable(e *effects[T]) int {
 	n := min(c.wanted(), c.limits.MaxSize-c.total, c.limits.OpenConcurrency-c.opening)
 	if n <= 0 || c.backoff.failures == 0 {
@@ -530,7 +530,7 @@ func (c *core[T]) resume(e *effects[T]) {
 	c.pausedFor += c.clock - c.pausedAt
 	c.paused, c.hot = false, c.ticking && c.calm
 	c.pace.begin(c.clock)
-	for c.limits.Overflow == OverflowDirect && c.waiters.head != nil { // they did not overflow, as they may now
+	for c.limits.Overflow == OverflowDirect && c.waiters.head != nil { // they waited for the pause only; now each opens its own
 		c.fail(c.waiters.head, errAgain, nil, e)
 	}
 	c.dispatch(e)

@@ -23,13 +23,13 @@ type flow[T any] struct {
 }
 
 // Limits of flows. A flow whose turn it is lets a flow with a better affinity pass if the first
-// waiters of both came at about the same time (see overtaking), but at most mostPassed times in a row.
-// The search for the flow with the most waiters looks at mostSearched flows: that holds the lock for a
+// waiters of both came at about the same time (see overtaking), but at most maxPassed times in a row.
+// The search for the flow with the most waiters looks at maxSearched flows: that holds the lock for a
 // few microseconds.
 const (
-	mostPassed   = 8
-	mostSearched = 256
-	spareFlows   = 64
+	maxPassed   = 8
+	maxSearched = 256
+	spareFlows  = 64
 )
 
 // flows has all waiters by flow.
@@ -122,7 +122,7 @@ func (f *flows[T]) served(l *flow[T]) {
 
 // ahead estimates how many waiters are served before the next one of a flow, less the number of free
 // slots. Each other flow counts with at most one waiter more than the flow has. With more than
-// mostSearched flows, each of them counts as that many.
+// maxSearched flows, each of them counts as that many.
 func (c *core[T]) ahead(key uint64) int {
 	f, room := &c.waiters.flows, c.room()
 	own := f.of(key)
@@ -130,7 +130,7 @@ func (c *core[T]) ahead(key uint64) int {
 		return max(f.n-room, 0) // one waiter of each flow
 	}
 	first := own.n
-	if f.n <= mostSearched {
+	if f.n <= maxSearched {
 		for l := own.next; l != own; l = l.next {
 			first += min(l.n, own.n+1)
 		}
@@ -166,7 +166,7 @@ func (c *core[T]) nextFor(s *slot[T]) *waiter[T] {
 // nextOf is nextFor for several flows.
 func (f *flows[T]) nextOf(affinity int) *waiter[T] {
 	next, best := f.turn.head, -1
-	if f.turn.passed >= mostPassed {
+	if f.turn.passed >= maxPassed {
 		return next
 	}
 	for l, n := f.turn, 0; n < min(affinitySearch, f.n) && best < matches; l, n = l.next, n+1 {
@@ -178,11 +178,11 @@ func (f *flows[T]) nextOf(affinity int) *waiter[T] {
 	return next
 }
 
-// longest returns the flow with the most waiters among the next mostSearched ones. There must be at
+// longest returns the flow with the most waiters among the next maxSearched ones. There must be at
 // least one flow.
 func (f *flows[T]) longest() *flow[T] {
 	longest := f.turn
-	for l, n := f.turn, 0; n < min(mostSearched, f.n); l, n = l.next, n+1 {
+	for l, n := f.turn, 0; n < min(maxSearched, f.n); l, n = l.next, n+1 {
 		if l.n > longest.n {
 			longest = l
 		}
@@ -218,13 +218,13 @@ type pace struct {
 	n     int64
 }
 
-// Limits of a pace. It is unknown before leastPace hand-overs. It averages over about the last
-// mostPace hand-overs, or over fewer if they took longer than paceLasts. A single hand-over counts at
+// Limits of a pace. It is unknown before minPace hand-overs. It averages over about the last
+// maxPace hand-overs, or over fewer if they took longer than paceLasts. A single hand-over counts at
 // most slowPace times as long as all resources take together: resources that hang for a moment say
 // little about the next hand-overs. After paceLasts without a hand-over the pace is forgotten.
 const (
-	leastPace = 8
-	mostPace  = 256
+	minPace   = 8
+	maxPace   = 256
 	slowPace  = 8
 	paceLasts = int64(10 * time.Second)
 )
@@ -238,7 +238,7 @@ func (p *pace) begin(now int64) {
 }
 
 // handed records a hand-over; size is MaxSize. Only hand-overs of released resources count, since an
-// open takes its own time. Resources may come back together, and the clock may lag behind by tickMost,
+// open takes its own time. Resources may come back together, and the clock may lag behind by maxTick,
 // so one hand-over may take the time of many.
 func (p *pace) handed(now int64, released bool, size int) {
 	took := max(now-p.from, 0)
@@ -246,18 +246,18 @@ func (p *pace) handed(now int64, released bool, size int) {
 	if !released {
 		return
 	}
-	if p.n >= leastPace {
-		took = min(took, max(slowPace*max(p.taken/p.n, int64(time.Millisecond))*int64(min(size, 1<<14)), tickMost))
+	if p.n >= minPace {
+		took = min(took, max(slowPace*max(p.taken/p.n, int64(time.Millisecond))*int64(min(size, 1<<14)), maxTick))
 	}
 	p.taken += took
-	if p.n++; p.n >= mostPace || p.taken > paceLasts && p.n >= int64(2*leastPace*size) {
+	if p.n++; p.n >= maxPace || p.taken > paceLasts && p.n >= int64(2*minPace*size) {
 		p.n, p.taken = p.n/2, p.taken/2
 	}
 }
 
 // expected estimates how long the next waiter of a flow would wait; 0 = unknown.
 func (c *core[T]) expected(key uint64) time.Duration {
-	if c.pace.n < leastPace {
+	if c.pace.n < minPace {
 		return 0
 	}
 	return time.Duration(float64(c.pace.taken) / float64(c.pace.n) * float64(c.ahead(key)+1))

@@ -148,7 +148,7 @@ func (c *core[T]) stopAllLingering(e *effects[T]) {
 	c.lingering = c.lingering[:0]
 }
 
-// spare has acquires prefer others to s, if that is idle.
+// spare makes acquires prefer other idle resources to s. It does nothing if s is not idle.
 func (c *core[T]) spare(s *slot[T]) {
 	if n := len(c.idle); n > 0 && c.idle[n-1] == s {
 		s.spared = true
@@ -188,7 +188,7 @@ func (c *core[T]) nearestUnspared(affinity int) int {
 	return near
 }
 
-// expectLingering has the timer of lingering resources fire at a time, or earlier. Under mu.
+// expectLingering makes the timer of lingering resources fire at a time, or earlier. Under mu.
 func (p *Pool[T]) expectLingering(at int64) {
 	if p.lingerAt != 0 && p.lingerAt <= at {
 		return

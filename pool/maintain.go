@@ -6,30 +6,30 @@ import (
 )
 
 const (
-	// tickMost bounds how far the coarse clock lags behind.
-	tickMost = int64(250 * time.Millisecond)
-	// tickLeast bounds the cost of very short limits.
-	tickLeast = int64(5 * time.Millisecond)
-	// leadMost bounds how long before expiry a replacement is opened.
-	leadMost = int64(10 * time.Second)
+	// maxTick bounds how far the coarse clock lags behind.
+	maxTick = int64(250 * time.Millisecond)
+	// minTick bounds the cost of very short limits.
+	minTick = int64(5 * time.Millisecond)
+	// maxLead bounds how long before expiry a replacement is opened.
+	maxLead = int64(10 * time.Second)
 )
 
 // tickEvery is the period of the coarse clock while the pool is in use: a
 // quarter of the shortest time that is measured with it.
 func (c *core[T]) tickEvery() int64 {
-	d := min(tickMost*4, int64(c.limits.CheckAfter), int64(c.limits.IdleTimeout))
+	d := min(maxTick*4, int64(c.limits.CheckAfter), int64(c.limits.IdleTimeout))
 	if c.limits.MaxLifetime > 0 {
 		d = min(d, int64(c.limits.MaxLifetime))
 	}
 	if c.limits.CheckInterval > 0 {
 		d = min(d, int64(c.limits.CheckInterval))
 	}
-	return max(d/4, tickLeast)
+	return max(d/4, minTick)
 }
 
 // lead is how long before its expiry a warm resource is replaced.
 func (c *core[T]) lead() int64 {
-	return min(max(int64(c.limits.MaxLifetime)/20, 2*c.tickEvery()), leadMost)
+	return min(max(int64(c.limits.MaxLifetime)/20, 2*c.tickEvery()), maxLead)
 }
 
 // touch sets the coarse clock and makes it tick. Under mu.

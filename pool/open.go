@@ -48,7 +48,7 @@ func (c *core[T]) giveUp(cause error, e *effects[T]) {
 	c.backoff.round++
 	c.pauseRound = c.backoff.round
 	c.failAll(ErrOpen, cause, e)
-	c.dispatch(e) // tells the Budget
+	c.dispatch(e) // also withdraws the needs from the Budget
 }
 
 // givenUp returns the cause of GiveUp in place of the error that it made.

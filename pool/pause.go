@@ -9,10 +9,10 @@ import (
 // ErrResumed is the error of WaitPaused if the pool is not paused, or Resume ends the pause.
 var ErrResumed = errors.New("the pool is not paused")
 
-// Pause leaves the backend alone, for example while it is restarted or replaced by another. Until Resume no lease is
-// given and nothing is opened. Idle resources are closed at once, leased ones when they are released: WaitPaused waits
-// for that. Callers of Acquire wait; the pause does not count towards their AcquireTimeout, but their contexts and
-// MaxWaiters still apply. Pause of a paused pool does nothing. The error wraps ErrClosed.
+// Pause stops the use of the backend, for example while it is restarted or replaced by another. Until Resume no lease
+// is given and nothing is opened. Idle resources are closed at once, leased ones when they are released: WaitPaused
+// waits for that. Callers of Acquire wait; the pause does not count towards their AcquireTimeout, but their contexts
+// and MaxWaiters still apply. Pause of a paused pool does nothing. The error wraps ErrClosed.
 func (p *Pool[T]) Pause() error {
 	var e effects[T]
 	p.mu.Lock()

@@ -2,10 +2,9 @@ package pool
 
 import "slices"
 
-// Renew replaces what the pool has: for callers who can open better resources from now on, for example with a new password.
-// Idle resources are closed now, leased ones when they are released, and those that are being opened when they are open.
-// That opens have failed is forgotten: the next one does not wait for the back-off, and opens that waiters need start at
-// once.
+// Renew replaces the pool's resources. It is for callers whose Open makes better ones from now on, for example with a
+// new password. Idle resources are closed now, leased ones when they are released, and those that are being opened when
+// they are open. It also forgets that opens have failed, as Retry does.
 func (p *Pool[T]) Renew() {
 	var e effects[T]
 	p.mu.Lock()

@@ -12,16 +12,16 @@ const (
 	rateFalls = 5 * time.Second
 	// rateSample is the least time in which leases are counted for one sample.
 	rateSample = int64(100 * time.Millisecond)
-	// rateLeast is the rate, in leases a second, below which nothing is kept beyond MinIdle: with one every ten seconds, what is kept
+	// minRate is the rate, in leases a second, below which nothing is kept beyond MinIdle: with one every ten seconds, what is kept
 	// ready would mostly expire unused.
-	rateLeast = 0.1
-	// spreadLeast is the least number of standard deviations of random arrivals (Poisson) that are kept
+	minRate = 0.1
+	// minSpread is the least number of standard deviations of random arrivals (Poisson) that are kept
 	// ready beyond their mean. With three, about one in a thousand arrivals finds no resource ready.
-	// Arrivals in bursts need more: while one in missedMost or more has to wait, the number grows by
-	// spreadGrows with each sample, up to spreadMost.
-	spreadLeast, spreadMost = 3.0, 16.0
-	spreadGrows             = 1.25
-	missedMost              = 50
+	// Arrivals in bursts need more: while one in maxMissed or more has to wait, the number grows by
+	// spreadGrows with each sample, up to maxSpread.
+	minSpread, maxSpread = 3.0, 16.0
+	spreadGrows          = 1.25
+	maxMissed            = 50
 	// spreadFalls is how quickly the number falls again: slowly, so that most of it is left for the next
 	// burst.
 	spreadFalls = 30 * time.Second
@@ -52,10 +52,10 @@ func (c *core[T]) follow() {
 		constant = rateRises
 	}
 	w.rate += (sample - w.rate) * (1 - math.Exp(-seconds/constant.Seconds()))
-	if missed := c.waited - w.waited; missed > 0 && float64(missed)*missedMost > sample*seconds {
-		w.spread = min(max(w.spread, spreadLeast)*spreadGrows, spreadMost)
+	if missed := c.waited - w.waited; missed > 0 && float64(missed)*maxMissed > sample*seconds {
+		w.spread = min(max(w.spread, minSpread)*spreadGrows, maxSpread)
 	} else {
-		w.spread = spreadLeast + max(w.spread-spreadLeast, 0)*math.Exp(-seconds/spreadFalls.Seconds())
+		w.spread = minSpread + max(w.spread-minSpread, 0)*math.Exp(-seconds/spreadFalls.Seconds())
 	}
 	w.since, w.fresh, w.waited = c.clock, c.fresh, c.waited
 	w.aim(c.limits, c.openTime)
@@ -74,7 +74,7 @@ func (c *core[T]) resumeSample() {
 // aim sets the target. During one open, rate × openTime resources are used up on average.
 func (w *warmth) aim(l Limits, openTime int64) {
 	need := 0.0
-	if w.rate >= rateLeast {
+	if w.rate >= minRate {
 		mean := w.rate * time.Duration(openTime).Seconds()
 		need = math.Ceil(mean + w.spread*math.Sqrt(mean))
 	}

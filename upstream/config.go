@@ -34,16 +34,16 @@ type Config[T any] struct {
 	// ErrUnhealthy or ErrRebalanced. It is called from any goroutine, possibly during or after Close. Only
 	// RemovedTimeout, CloseRemoved, CloseUnhealthy, DrainUnhealthy and Rebalance require it.
 	Interrupt func(T, error)
-	// Heard, optional, reports whether something has come from the endpoint on a leased connection since the last call of
-	// Heard, or since the lease began. It is called as Interrupt is. CloseUnhealthy keeps the leases of an endpoint from
-	// which something comes.
+	// Heard, optional, reports whether anything was received from the endpoint on a leased connection since the last call
+	// of Heard, or since the lease began. It is called as Interrupt is. CloseUnhealthy keeps the leases of an endpoint
+	// from which anything is received.
 	Heard func(T) bool
 	// AskRole returns what asks an endpoint for its role; only a Target other than TargetAny requires it.
 	AskRole func(endpoint string) RoleAsker
 	// RoleOf, optional, returns the role of the server that a new connection leads to, where Primary stands for
-	// ReadOnlyPrimary, too; UnknownRole = it does not show. It is called with a Target other than TargetAny. If the server
-	// has become a standby since its endpoint was asked, or is none any more, the connection is closed, and the endpoint is
-	// asked again.
+	// ReadOnlyPrimary, too; UnknownRole = the connection does not show it. It is called with a Target other than
+	// TargetAny. If the server has become a standby since its endpoint was asked, or is no longer one, the connection is
+	// closed, and the endpoint is asked again.
 	RoleOf func(ctx context.Context, v T) (Role, error)
 	// Go starts the opening of a connection, and Affinity returns the affinity of one, for tenants' connections too; see
 	// pool.Config.

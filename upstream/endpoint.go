@@ -53,13 +53,13 @@ type endpoint[T any] struct {
 	trialTime  time.Duration
 	stopProbe  context.CancelFunc
 	probing    chan struct{} // closed when the probe's goroutine has ended
-	closed     bool          // it has left the set
-	over       bool          // and its leases are not watched any more
+	closed     bool          // it is no longer in the set
+	over       bool          // and its check no longer watches the remaining leases
 
 	onUnhealthy      UnhealthyPolicy
 	unhealthyTimeout time.Duration
 	stagger          time.Duration
-	failingSince     time.Time // start of the first of the current row of failed probes
+	failingSince     time.Time // start of the first of the failed probes in a row
 	downSince        time.Time // when the active check took it out
 	slowAt           time.Time // when it was last seen to be slow; see wasSlow
 	evicting         bool      // evict is running, or about to
@@ -183,13 +183,14 @@ func (e *endpoint[T]) fail(may bool) bool {
 	e.suspect.Store(true)
 	ejected := e.ejector.failure(time.Now(), rand.Float64(), may)
 	if ejected {
-		e.readmit = time.AfterFunc(time.Until(e.ejector.until), e.timeServed)
+		e.readmit = time.AfterFunc(time.Until(e.ejector.until), e.endEjection)
 	}
 	return ejected
 }
 
-// timeServed ends an ejection if a trial connection can be opened, so that clients are not the first to try.
-func (e *endpoint[T]) timeServed() {
+// endEjection ends an ejection whose time has passed if a trial connection can be opened, so that clients are not the
+// first to try.
+func (e *endpoint[T]) endEjection() {
 	err := e.trial()
 	e.mu.Lock()
 	back := !e.closed && e.ejector.readmit(time.Now())
@@ -314,9 +315,9 @@ var epoch = time.Now()
 // sinceEpoch returns t in ns since epoch, by the monotonic clock.
 func sinceEpoch(t time.Time) int64 { return int64(t.Sub(epoch)) }
 
-// leastStart is the percentage of its weight that an endpoint starts with: with less, it would wait long for a first
+// minStart is the percentage of its weight that an endpoint starts with: with less, it would wait long for a first
 // lease where leases are few.
-const leastStart = 10
+const minStart = 10
 
 // started returns the current percentage of the endpoint's weight.
 func (e *endpoint[T]) started(slowStart time.Duration, now time.Time) int {
@@ -325,7 +326,7 @@ func (e *endpoint[T]) started(slowStart time.Duration, now time.Time) int {
 		return 100
 	}
 	percent := 100 * time.Duration(sinceEpoch(now)-since) / slowStart
-	return int(min(max(percent, leastStart), 100))
+	return int(min(max(percent, minStart), 100))
 }
 
 func (e *endpoint[T]) stopReadmit() {
@@ -341,8 +342,8 @@ func (e *endpoint[T]) close() {
 	e.end()
 }
 
-// leave closes the pools of an endpoint that is no longer in the set. If its check may end leases, it goes on until end:
-// the leases that are out are as lost as those of other endpoints when the server hangs.
+// leave closes the pools of an endpoint that is no longer in the set. If its check may interrupt leases, the check
+// continues until end, because the leases that are still out need it as much as those of other endpoints.
 func (e *endpoint[T]) leave() {
 	e.mu.Lock()
 	e.closed = true
@@ -356,7 +357,7 @@ func (e *endpoint[T]) leave() {
 	e.pools.close()
 }
 
-// end ends what runs for an endpoint that has left.
+// end stops the goroutines of an endpoint that is no longer in the set.
 func (e *endpoint[T]) end() {
 	e.mu.Lock()
 	e.over = true

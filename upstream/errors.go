@@ -21,12 +21,12 @@ var ErrUnavailable = errors.New("upstream unavailable")
 // caller must not make every endpoint refuse a login.
 var ErrTenant = errors.New("upstream: the endpoint refuses the tenant")
 
-// ErrPassing is for an error to wrap besides ErrTenant whose reason may pass by itself, such as a limit of connections.
-// Acquires that wait for a Role go on waiting.
+// ErrPassing is for an error to wrap, besides ErrTenant, if its reason may pass by itself, such as a connection limit.
+// Acquires that wait for a Role then keep waiting.
 var ErrPassing = errors.New("upstream: the refusal may pass")
 
-// mostRefusals is the number of endpoints that may refuse a tenant in one acquire; see ErrTenant.
-const mostRefusals = 2
+// maxRefusals is the number of endpoints that may refuse a tenant in one acquire; see ErrTenant.
+const maxRefusals = 2
 
 // errNoneOwn is the error of an Upstream's own acquires without Config.Open.
 var errNoneOwn = errors.New("upstream: it has connections of tenants only, see Config.Open")
@@ -47,16 +47,16 @@ type Error struct {
 type EndpointRole struct {
 	Endpoint string
 	Role     Role
-	Err      error // why the endpoint has not answered the last time; nil = it has, or was not asked yet
+	Err      error // why the last question had no answer; nil = it had one, or none was asked yet
 }
 
-// String returns what people read of it.
+// String describes the role for operators.
 func (r EndpointRole) String() string {
 	switch {
 	case r.Role != UnknownRole:
 		return fmt.Sprintf("%s is a %s", r.Endpoint, r.Role)
 	case r.Err != nil:
-		return fmt.Sprintf("%s does not say: %v", r.Endpoint, r.Err)
+		return fmt.Sprintf("%s does not report its role: %v", r.Endpoint, r.Err)
 	}
 	return r.Endpoint + " has not answered yet"
 }
@@ -136,7 +136,7 @@ func (e *Error) gone() bool {
 func Exhausted(err error) bool {
 	pe, ok := errors.AsType[*pool.Error](err)
 	if !ok {
-		return errors.Is(err, pool.ErrTooManyWaiters) // for another wait than a pool's
+		return errors.Is(err, pool.ErrTooManyWaiters) // of a wait that is not a pool's
 	}
 	return errors.Is(pe.Kind, pool.ErrTooManyWaiters) || errors.Is(pe.Kind, pool.ErrNoTime) || errors.Is(pe.Kind, pool.ErrTimeout) && full(pe)
 }

@@ -6,11 +6,11 @@ type health struct {
 	probed     bool // at least one result is known
 	down       bool
 	streak     int // results in a row that contradict the state
-	silence    int // probes in a row during which nothing has come from the endpoint
+	silence    int // probes in a row during which nothing was received from the endpoint
 }
 
-// observe records the result of a probe and reports whether the state has changed. silent says that nothing has come from
-// the endpoint meanwhile.
+// observe records the result of a probe and reports whether the state has changed. silent says that nothing was
+// received from the endpoint meanwhile.
 func (h *health) observe(ok, silent bool) bool {
 	if h.silence++; !silent {
 		h.silence = 0

@@ -101,7 +101,7 @@ func (s *set[T]) pickBounded(key string, maxLoad int) *endpoint[T] {
 	}
 	i := s.ring.lookup(key, func(i int) bool {
 		e := s.all[i]
-		return !s.chosen[i] || e.load.Load()+1 > leastAbove(all*int64(e.weight())*int64(maxLoad), weights*100)
+		return !s.chosen[i] || e.load.Load()+1 > ceilDiv(all*int64(e.weight())*int64(maxLoad), weights*100)
 	})
 	if i < 0 {
 		return s.onRing(key, s.chosen)
@@ -109,5 +109,5 @@ func (s *set[T]) pickBounded(key string, maxLoad int) *endpoint[T] {
 	return s.all[i]
 }
 
-// leastAbove returns a divided by b, rounded up.
-func leastAbove(a, b int64) int64 { return (a + b - 1) / b }
+// ceilDiv returns a divided by b, rounded up.
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

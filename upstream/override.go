@@ -171,7 +171,7 @@ func (o *Override) take(c Change, isReported bool) error {
 	case DrainEndpoint:
 		o.Out = Drained
 	case RemoveEndpoint:
-		if o.Out = Removed; !isReported { // the override has nothing left to say
+		if o.Out = Removed; !isReported { // the override has no effect any more
 			*o = Override{Endpoint: Endpoint{Address: o.Address}}
 		}
 	case WeighEndpoint:

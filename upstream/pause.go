@@ -40,8 +40,8 @@ func (u *Upstream[T]) Pause(limit time.Duration) error {
 	for _, e := range u.set.Load().all {
 		e.pause()
 	}
-	u.refresh() // waits for a role have no limit from now on
-	u.askAll()  // which closes the connections that are kept to ask
+	u.refresh() // waits for a role have no time limit during the pause
+	u.askAll()  // which closes the connections kept for asking
 	return nil
 }
 
@@ -61,7 +61,7 @@ func (u *Upstream[T]) setPause(p *pause) {
 	u.paused = p
 }
 
-// withoutPause returns how much of the time up to now was not in a pause, the last one if there were several.
+// withoutPause returns the length of a wait that ends now, without the part in the last pause.
 func (u *Upstream[T]) withoutPause(waited time.Duration) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -107,9 +107,9 @@ func (u *Upstream[T]) AwaitResume(ctx context.Context) error {
 	return nil
 }
 
-// Follow has connections for u's own acquires opened as next opens them from now on. It is for an Upstream that another
-// one has replaced during a pause: those that wait for its end get connections as the new settings say. Update sets the
-// endpoints. Connections that are open already remain; a pause closes them.
+// Follow makes u open connections for its own acquires as next does. It is for an Upstream that next has replaced
+// during a pause: callers that wait for the end of the pause then get connections by the new settings. Update sets the
+// endpoints. Follow closes no open connections; the pause does.
 func (u *Upstream[T]) Follow(next *Upstream[T]) { u.follows.Store(next) }
 
 // opening returns how connections are opened now.

@@ -54,8 +54,8 @@ func (e *endpoint[T]) configure(s Settings) {
 // clients wait for the Timeout already.
 const againSooner = 4
 
-// grace divides the Timeout of the first probe in a row: what comes from an endpoint in that part of the time does not show
-// that it is only slow. It may have been on its way when the endpoint began to hang.
+// grace divides the Timeout of the first unanswered probe in a row. Data received in that part of the time does not
+// show that the endpoint is only slow: it may have been in flight when the endpoint began to hang.
 const grace = 8
 
 // probe checks the endpoint at once, and then once per interval until ctx ends.
@@ -66,8 +66,8 @@ func (e *endpoint[T]) probe(ctx context.Context, h Health, over chan<- struct{})
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var seen evidence
-	var since time.Time    // what comes after it shows that the endpoint is not silent
-	var listen *time.Timer // begins that time on leases
+	var since time.Time    // data received after it shows that the endpoint is not silent
+	var listen *time.Timer // calls heardOnLeases at that time, which forgets earlier data
 	for {
 		select {
 		case <-timer.C:
@@ -99,11 +99,12 @@ func (e *endpoint[T]) probe(ctx context.Context, h Health, over chan<- struct{})
 // evidence is what a failed probe shows beside its error.
 type evidence struct {
 	unanswered bool // the probe got no answer in time
-	silent     bool // and nothing else has come from the endpoint meanwhile
+	silent     bool // and nothing else was received from the endpoint meanwhile
 }
 
-// probeOnce runs one probe. expired says that its time had passed. Where it matters whether the endpoint is silent or slow,
-// the probe waits on for an answer while others follow: until the endpoint's leases could have been interrupted.
+// probeOnce runs one probe. expired says that its time had passed. With CloseUnhealthy, for which it matters whether
+// the endpoint is silent or only slow, the probe keeps waiting for an answer while later probes run, until the
+// endpoint's leases could have been interrupted.
 func (e *endpoint[T]) probeOnce(ctx context.Context, h Health, late *sync.WaitGroup) (expired bool, err error) {
 	if h.OnUnhealthy != CloseUnhealthy {
 		ctx, cancel := context.WithTimeout(ctx, h.Timeout)
@@ -139,11 +140,11 @@ func (e *endpoint[T]) probeOnce(ctx context.Context, h Health, late *sync.WaitGr
 	}
 }
 
-// stageKey is the key of an *atomic.Value in contexts of probes: how far the probe has come, for the error of one that is
-// still waited for.
+// stageKey is the key of an *atomic.Value in contexts of probes: the stage that the probe has reached, for the error
+// about a probe that has not returned.
 type stageKey struct{}
 
-// setStage says how far a probe has come.
+// setStage records the stage that a probe has reached.
 func setStage(ctx context.Context, stage string) {
 	if at, ok := ctx.Value(stageKey{}).(*atomic.Value); ok {
 		at.Store(stage)
@@ -160,14 +161,14 @@ func runProbe(ctx context.Context, probe Probe, addr string) (err error) {
 	return probe(ctx, addr)
 }
 
-// heardSince reports whether a user or a probe has got something from the endpoint since then, or a lease since the last
-// call of heardOnLeases.
+// heardSince reports whether a user or a probe has received anything from the endpoint since t, or a lease since the
+// last call of heardOnLeases.
 func (e *endpoint[T]) heardSince(t time.Time) bool {
 	onLeases, answered := e.heardOnLeases(), e.answered.Load()
 	return onLeases || e.heard.Load() > t.UnixNano() || answered != 0 && answered > sinceEpoch(t)
 }
 
-// heardOnLeases reports whether something has come on a lease since the last call.
+// heardOnLeases reports whether anything was received on a lease since the last call.
 func (e *endpoint[T]) heardOnLeases() (heard bool) {
 	if e.hears != nil {
 		e.leased(func(v T) { heard = e.hears(v) || heard })

@@ -26,7 +26,7 @@ type Rebalance struct {
 type RebalanceOrder int
 
 const (
-	// OldestFirst bothers each holder once, as a new lease is the last to be interrupted. The default.
+	// OldestFirst interrupts each holder once, because a new lease is the last to be interrupted. The default.
 	OldestFirst RebalanceOrder = iota
 	// NewestFirst keeps the leases that have lasted longest. A holder whose new lease is at the same endpoint again is
 	// interrupted again.

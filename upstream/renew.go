@@ -1,6 +1,6 @@
 package upstream
 
-// Renew has the tenant's pools replace what they have: see pool.Pool.Renew.
+// Renew makes the tenant's pools replace their connections; see pool.Pool.Renew.
 func (t *Tenant[T]) Renew() {
 	t.up.tenancy.Lock()
 	all := t.all

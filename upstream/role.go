@@ -81,7 +81,8 @@ func ParseTarget(s string) (Target, error) {
 // refused is the rank of a Role that a Target does not accept.
 const refused = -1
 
-// rank returns how a Target likes a Role: endpoints of rank 0 come before those of rank 1, whatever their priorities.
+// rank returns the preference of a Target for a Role: endpoints of rank 0 come before those of rank 1, whatever their
+// priorities.
 func (t Target) rank(r Role) int {
 	accepts := false
 	switch t {

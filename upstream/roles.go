@@ -12,10 +12,10 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// An Upstream with a Target asks each endpoint for its role, over and over. The answers alone decide: what connections
-// show, such as a login or a refused write, is a reason to ask again at once, so that no two observations have to be put
-// in order. An endpoint without a role that the Target accepts has no pools: its idle connections are closed, its leases
-// are closed when they are released, and its waiters go on to another endpoint.
+// An Upstream with a Target asks each endpoint for its role repeatedly. Only the answers decide. What a connection
+// shows, such as a login or a refused write, is only a reason to ask again at once, so that observations of different
+// kinds need not be put in order. An endpoint without a role that the Target accepts has no pools: its idle connections
+// are closed, its leases are closed when they are released, and its waiters try another endpoint.
 
 const (
 	// roleInterval is the time from one question to the next; a quarter of it while an acquire waits for a role, and
@@ -44,7 +44,7 @@ type roleState struct {
 	target   Target
 	why      error         // why the last question had no answer
 	answered time.Time     // when the endpoint last answered
-	next     chan struct{} // closed when the next question that begins has ended; nil = nobody waits for that
+	next     chan struct{} // closed when the next question has ended; nil = no caller waits for that
 	stop     context.CancelFunc
 	over     chan struct{} // closed when the goroutine has ended; nil = none runs
 }
@@ -52,8 +52,8 @@ type roleState struct {
 // role returns what is known.
 func (e *endpoint[T]) role() Role { return Role(e.roles.now.Load()) }
 
-// aim sets the Target before the set with it is published, and has pools made for an endpoint that is accepted now.
-func (e *endpoint[T]) aim(t Target) {
+// setTarget sets the Target, before the set with it is published, and allows pools at an endpoint that it accepts now.
+func (e *endpoint[T]) setTarget(t Target) {
 	e.mu.Lock()
 	r := &e.roles
 	if t == TargetAny || r.target == TargetAny { // else it is known
@@ -100,7 +100,7 @@ func (e *endpoint[T]) forgetRole() {
 	}
 }
 
-// startAsking starts to ask for the role, unless that is going on or the Target is TargetAny.
+// startAsking starts to ask for the role, unless the goroutine runs already or the Target is TargetAny.
 func (e *endpoint[T]) startAsking() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -114,7 +114,7 @@ func (e *endpoint[T]) startAsking() {
 	go e.askRole(ctx, e.asker(), r.over)
 }
 
-// stopAsking ends the goroutine, waits for it, and releases those who wait for an answer.
+// stopAsking ends the goroutine, waits for it, and wakes the callers that wait for an answer.
 func (e *endpoint[T]) stopAsking() {
 	e.mu.Lock()
 	r := &e.roles
@@ -135,7 +135,7 @@ func (e *endpoint[T]) stopAsking() {
 	}
 }
 
-// askRole asks at once, and then over and over until ctx ends.
+// askRole asks at once, and then repeatedly until ctx ends.
 func (e *endpoint[T]) askRole(ctx context.Context, asker RoleAsker, over chan<- struct{}) {
 	defer close(over)
 	defer asker.Close()
@@ -148,7 +148,7 @@ func (e *endpoint[T]) askRole(ctx context.Context, asker RoleAsker, over chan<- 
 		case <-ctx.Done():
 			return
 		}
-		if e.paused.Load() { // the server is left alone; Resume asks again
+		if e.paused.Load() { // the server gets no connections; Resume asks again
 			asker.Close()
 			continue
 		}
@@ -212,7 +212,7 @@ func callAsker(ctx context.Context, asker RoleAsker, anew bool) (r Role, err err
 	return asker.Ask(ctx, anew)
 }
 
-// unanswered returns the role of an endpoint that has not said it.
+// unanswered returns the role of an endpoint that has not reported it.
 func (e *endpoint[T]) unanswered(err error, expired bool) Role {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -226,7 +226,7 @@ func (e *endpoint[T]) unanswered(err error, expired bool) Role {
 	return e.role()
 }
 
-// learn takes the result of a question into account.
+// learn applies the result of a question.
 func (e *endpoint[T]) learn(role Role, err error) {
 	e.mu.Lock()
 	r := &e.roles
@@ -265,13 +265,13 @@ func (e *endpoint[T]) learn(role Role, err error) {
 	}
 }
 
-// doubt has the role asked at once, over a new connection.
+// doubt makes askRole ask at once, over a new connection.
 func (e *endpoint[T]) doubt() {
 	e.roles.anew.Store(true)
 	e.ask()
 }
 
-// ask has the role asked at once.
+// ask makes askRole ask at once.
 func (e *endpoint[T]) ask() {
 	select {
 	case e.roles.poke <- struct{}{}:
@@ -279,7 +279,7 @@ func (e *endpoint[T]) ask() {
 	}
 }
 
-// askAnew is doubt. The channel is closed when a question has ended that began after the call.
+// askAnew is doubt, and returns a channel that is closed when a question that began after the call has ended.
 func (e *endpoint[T]) askAnew() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -296,8 +296,8 @@ func (e *endpoint[T]) askAnew() <-chan struct{} {
 	return next
 }
 
-// Doubt has the roles of the endpoint with an address asked again at once: something, such as a refused write, does not
-// fit them. It does not wait, and does nothing with TargetAny.
+// Doubt asks the endpoint with an address for its role again, at once, because something, such as a refused write,
+// contradicts the known role. It does not wait, and does nothing with TargetAny.
 func (u *Upstream[T]) Doubt(endpoint string) {
 	s := u.set.Load()
 	if s.target == TargetAny {
@@ -428,7 +428,7 @@ func (t *Tenant[T]) until(ctx context.Context, w *roleWait, also <-chan struct{}
 	return err
 }
 
-// askAll has all roles asked at once.
+// askAll makes all endpoints ask for their roles at once.
 func (u *Upstream[T]) askAll() {
 	for _, e := range u.set.Load().all {
 		e.ask()
@@ -463,12 +463,13 @@ func (w *roleWait) wait(ctx, life context.Context, replaced, also <-chan struct{
 // paused reports whether the Upstream is paused.
 func (s *set[T]) paused() bool { return len(s.all) > 0 && s.all[0].paused.Load() }
 
-// refuses reports whether an endpoint's answer is a refusal for good.
+// refuses reports whether an endpoint's answer is a permanent refusal.
 func refuses(why error) bool { return errors.Is(why, ErrTenant) && !errors.Is(why, ErrPassing) }
 
-// refusals returns the answers of the endpoints if all of them refuse to say their roles (ErrTenant), for good, else nil.
+// refusals returns the answers of the endpoints if all of them permanently refuse to report their roles (ErrTenant),
+// else nil.
 func (s *set[T]) refusals() (all []EndpointError) {
-	if s.paused() { // these are answers of before
+	if s.paused() { // the answers are from before the pause
 		return nil
 	}
 	for _, e := range s.all {
@@ -483,8 +484,8 @@ func (s *set[T]) refusals() (all []EndpointError) {
 	return all
 }
 
-// awaitRole waits for an endpoint with a role that the Target accepts. It does not wait if none says its role: what would have
-// to be changed is the login.
+// awaitRole waits for an endpoint with a role that the Target accepts. It does not wait if all refuse to report their
+// roles, because then the login has to be changed.
 func (t *Tenant[T]) awaitRole(ctx context.Context, key string, w *roleWait) (e *endpoint[T], err error) {
 	var refusals []EndpointError
 	u := t.up
@@ -518,17 +519,17 @@ func (u *Upstream[T]) roleError(err error) *Error {
 	return failure
 }
 
-// mostConfirmed is how often an acquire may fail at endpoints that have confirmed their roles meanwhile.
-const mostConfirmed = 2
+// maxConfirmed is how often an acquire may fail at endpoints that have confirmed their roles meanwhile.
+const maxConfirmed = 2
 
-// follow goes on with an acquire that has failed at every endpoint whose role the Target accepts: one of them may be
-// losing it, as in a failover. The roles are asked anew, and the acquire begins again at an endpoint that is accepted
-// then. All of it takes no longer than pool.Limits.AcquireTimeout.
-func (t *Tenant[T]) follow(ctx context.Context, key string, failed *Error, n Narrow) (Lease[T], error) {
+// acquireAfterFailover continues an acquire that has failed at every endpoint whose role the Target accepts: one of
+// them may be losing its role. The endpoints are asked again, and the acquire begins again at an endpoint that is
+// accepted then. All of it takes no longer than pool.Limits.AcquireTimeout.
+func (t *Tenant[T]) acquireAfterFailover(ctx context.Context, key string, failed *Error, n Narrow) (Lease[T], error) {
 	u := t.up
 	w := &roleWait{used: u.withoutPause(failed.waited())}
 	for tries := 0; ; tries++ {
-		if tries >= mostConfirmed || ctx.Err() != nil || !failed.gone() {
+		if tries >= maxConfirmed || ctx.Err() != nil || !failed.gone() {
 			return Lease[T]{}, failed
 		}
 		e, err := t.confirm(ctx, key, failed, w)
@@ -553,7 +554,7 @@ func (t *Tenant[T]) follow(ctx context.Context, key string, failed *Error, n Nar
 	}
 }
 
-// acquireIn is acquireFrom, without follow, in the time that is left.
+// acquireIn is acquireFrom, without acquireAfterFailover, in the time that is left.
 func (t *Tenant[T]) acquireIn(ctx context.Context, key string, e *endpoint[T], n Narrow, w *roleWait) (Lease[T], *Error) {
 	if left, limited := w.left(t.up.set.Load().plan); limited && !e.paused.Load() {
 		began := time.Now()

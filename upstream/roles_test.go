@@ -315,7 +315,7 @@ func TestNoEndpointHasTheRole(t *testing.T) {
 		if b.logged(`"endpoint's role is unknown" upstream=api endpoint=b:1 was=unknown error=refused`) != 1 {
 			t.Error(b.log.String())
 		}
-		want := `upstream "api": no connection: no endpoint is a primary: a:1 is a standby; b:1 does not say: refused; c:1 does not say: context deadline exceeded; `
+		want := `upstream "api": no connection: no endpoint is a primary: a:1 is a standby; b:1 does not report its role: refused; c:1 does not report its role: context deadline exceeded; `
 		if !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}

@@ -31,7 +31,7 @@ type plan struct {
 	decided        bool          // with TargetPreferStandby: an earlier set had endpoints for leases
 }
 
-// planOf returns the plan of Settings that replace those of before.
+// planOf returns the plan of new Settings; before is the plan that they replace.
 func planOf(s Settings, before plan) plan {
 	return plan{
 		balance: s.Balance, target: s.Target, slowStart: s.SlowStart, acquireTimeout: s.Limits.AcquireTimeout, maxWaiters: s.Limits.MaxWaiters,
@@ -89,13 +89,13 @@ func fitting[T any](t Target, all []*endpoint[T]) []*endpoint[T] {
 	return slices.Concat(by[0], by[1])
 }
 
-// tier numbers the endpoints that get leases together: those of the same priority, which the Target likes equally well.
+// tier numbers the endpoints that get leases together: those of the same priority whose roles have the same rank.
 func (s *set[T]) tier(e *endpoint[T]) [2]int {
 	return [2]int{s.target.rank(e.role()), e.priority()}
 }
 
-// undecided reports whether the first leases have to wait, because an endpoint of which nothing is known yet may be a
-// standby, which TargetPreferStandby prefers to those that are usable.
+// undecided reports whether the first leases have to wait, because an endpoint whose role is not known yet may be a
+// standby, which TargetPreferStandby prefers to the usable endpoints.
 func (s *set[T]) undecided(usable []*endpoint[T]) bool {
 	if s.target != TargetPreferStandby || s.decided || len(usable) > 0 && s.target.rank(usable[0].role()) == 0 {
 		return false

@@ -190,8 +190,8 @@ func (e Endpoint) same(o Endpoint) bool {
 	return e.Address == o.Address && max(e.Weight, 1) == max(o.Weight, 1) && e.Priority == o.Priority && e.Zone == o.Zone && maps.Equal(e.Metadata, o.Metadata)
 }
 
-// tell logs a difference in one line.
-func (u *Upstream[T]) tell(d difference, from Source, by cause, n int) {
+// logDifference logs a difference in one line.
+func (u *Upstream[T]) logDifference(d difference, from Source, by cause, n int) {
 	now := time.Now()
 	u.mu.Lock()
 	u.sourceStatus.Added += uint64(len(d.added))
@@ -217,13 +217,13 @@ func (u *Upstream[T]) tell(d difference, from Source, by cause, n int) {
 	u.cfg.Logger.Info("endpoints changed", append(args, "endpoints", n)...)
 }
 
-// mostNamed bounds the addresses in one line of the log.
-const mostNamed = 20
+// maxNamed bounds the addresses in one line of the log.
+const maxNamed = 20
 
-// brief joins addresses up to mostNamed, and counts the others.
+// brief joins addresses up to maxNamed, and counts the others.
 func brief(list []string) string {
-	if len(list) > mostNamed {
-		list = append(slices.Clone(list[:mostNamed]), fmt.Sprintf("and %d more", len(list)-mostNamed))
+	if len(list) > maxNamed {
+		list = append(slices.Clone(list[:maxNamed]), fmt.Sprintf("and %d more", len(list)-maxNamed))
 	}
 	return strings.Join(list, " ")
 }

@@ -22,8 +22,8 @@ type Status struct {
 	// Endpoints are the endpoints in use, by priority, and then the removed ones until their leases are released. An
 	// endpoint that was removed and added again may be listed twice.
 	Endpoints []EndpointStatus
-	// Waiting is the number of callers that wait before they acquire, for none of the endpoints: see Tenant.BeginWait. Those
-	// that wait at pools are in EndpointStatus.Pool.
+	// Waiting is the number of callers that wait before they acquire; see Tenant.BeginWait. Callers that wait at pools are
+	// counted in EndpointStatus.Pool.
 	Waiting int
 	// Tenants are the first MaxTenantsListed tenants by name, without the Upstream's own connections, and MoreTenants is
 	// the number of the others.

@@ -106,7 +106,7 @@ func (t *Tenant[T]) acquireOther(ctx context.Context, key string, e *endpoint[T]
 	case failed == nil:
 		return l, nil
 	case t.up.set.Load().target != TargetAny:
-		return t.follow(ctx, key, failed, n)
+		return t.acquireAfterFailover(ctx, key, failed, n)
 	}
 	return l, failed
 }
@@ -121,7 +121,7 @@ func (t *Tenant[T]) tryOthers(ctx context.Context, key string, e *endpoint[T], e
 		if errors.Is(err, ErrTenant) {
 			refusals++
 		}
-		if ctx.Err() != nil || refusals >= mostRefusals || !another(err) && (n.Wait == 0 || !timedOut(err)) {
+		if ctx.Err() != nil || refusals >= maxRefusals || !another(err) && (n.Wait == 0 || !timedOut(err)) {
 			return Lease[T]{}, failure
 		}
 		if e = t.up.set.Load().pickNext(key, tried, n.Avoid); e == nil {

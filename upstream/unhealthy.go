@@ -22,13 +22,13 @@ type UnhealthyPolicy int
 const (
 	// KeepUnhealthy keeps the leases. The default.
 	KeepUnhealthy UnhealthyPolicy = iota
-	// CloseUnhealthy interrupts the leases of a silent endpoint: one from which nothing has come while its last Fall
-	// probes ran into their Timeout, neither for a user (Config.Heard, Lease.Heard) nor as a late answer to a probe, or to
-	// whose host they found no route. It keeps the leases of an endpoint that is only slow, because they would be too much
-	// for the others, too; and of one that answers, with a failure or by refusing connections, because that endpoint may be
-	// stopping and may let its connections finish. For a minute after an endpoint was slow, or another one lost its leases to
-	// this policy, it takes three times Fall probes to count as silent. With this policy a Probe may run beside another of the same endpoint, and its context lasts
-	// Fall+1 times the Timeout.
+	// CloseUnhealthy interrupts the leases of a silent endpoint: its last Fall probes found no route to its host, or
+	// reached their Timeout while nothing was received from the endpoint, neither for a user (Config.Heard, Lease.Heard)
+	// nor as a late answer to a probe. It keeps the leases of an endpoint that is only slow, because they could overload
+	// the other endpoints, too; and of one that answers, with a failure or by refusing connections, because that endpoint
+	// may be stopping and may let its connections finish. For a minute after an endpoint was slow, or another one lost its
+	// leases to this policy, it takes three times Fall probes to count as silent. With this policy a Probe may run beside
+	// another of the same endpoint, and its context lasts Fall+1 times the Timeout.
 	CloseUnhealthy
 	// DrainUnhealthy keeps the leases for UnhealthyTimeout and then interrupts them.
 	DrainUnhealthy
@@ -42,22 +42,23 @@ func silent(err error, expired bool) bool {
 const (
 	// evictSteps is the number of steps in which an endpoint's leases are interrupted.
 	evictSteps = 20
-	// leastEvictStep bounds how often evict runs a step.
-	leastEvictStep = 10 * time.Millisecond
+	// minEvictStep bounds how often evict runs a step.
+	minEvictStep = 10 * time.Millisecond
 	// lateEvictStep is how often evict looks for further leases of an endpoint that stays out.
 	lateEvictStep = time.Second
 )
 
-// An endpoint that was slow in the last slowMemory is silent after slowPatience times as many probes as others: one that is
-// overloaded is silent now and then, and its leases would overload the others. With the settings for API servers that is
-// eight seconds: less than a client that waits for its first byte has for moving to another endpoint.
+// An endpoint that was slow in the last slowMemory is silent after slowPatience times as many probes as others: an
+// overloaded endpoint is silent now and then, and its leases would overload the others. With the settings for API
+// servers that is eight seconds, less than connect_timeout, within which a client that waits for its first byte can
+// still move to another endpoint.
 const (
 	slowMemory   = time.Minute
 	slowPatience = 3
 )
 
-// silentAfter returns how many probes in a row show that the endpoint is silent. One that fell silent after another was
-// emptied, whose users it may have got, has as much time as one that was slow. The caller holds mu.
+// silentAfter returns how many probes in a row show that the endpoint is silent. An endpoint that fell silent after
+// another one was emptied, and may have got its users, has as much time as one that was slow. The caller holds mu.
 func (e *endpoint[T]) silentAfter() int {
 	if !e.slowAt.IsZero() && time.Since(e.slowAt) < slowMemory || e.emptied.burdens(e.addr, e.failingSince) {
 		return slowPatience * e.health.fall
@@ -65,7 +66,7 @@ func (e *endpoint[T]) silentAfter() int {
 	return e.health.fall
 }
 
-// wasSlow records that something has come from an endpoint that does not answer its probes in time. The caller holds mu.
+// wasSlow records that an endpoint that does not answer its probes in time is not silent. The caller holds mu.
 func (e *endpoint[T]) wasSlow() { e.slowAt, e.health.silence = time.Now(), 0 }
 
 // mustEmpty reports whether the endpoint's leases must be interrupted. The caller holds mu.
@@ -88,7 +89,7 @@ func (e *endpoint[T]) evict() {
 	e.mu.Lock()
 	stagger := e.stagger
 	e.mu.Unlock()
-	step := max(stagger/evictSteps, leastEvictStep)
+	step := max(stagger/evictSteps, minEvictStep)
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
 	interrupted, looked := 0, time.Now()
@@ -154,7 +155,7 @@ type emptied struct {
 	at map[string]time.Time
 }
 
-// add records an eviction that has begun, and forgets those that can matter no more.
+// add records an eviction that has begun, and forgets those that no longer matter.
 func (m *emptied) add(address string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

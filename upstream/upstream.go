@@ -209,12 +209,12 @@ func (u *Upstream[T]) apply(s Settings, reported []Endpoint, by cause) error {
 			how = DrainRemoved
 		}
 		e.leave()
-		u.numbers.free(e.number) // its pools are closed, so that no Tenant makes one for it any more
+		u.numbers.free(e.number) // its pools are closed, so that no Tenant makes another one for it
 		u.tasks.Go(func() { u.retire(e, how, s.RemovedTimeout) })
 	}
 	u.list = slices.Clone(reported)
 	if len(before.all) > 0 && !d.none() || s.Source != nil && u.watch != nil && !d.none() {
-		u.tell(d, s.Source, by, len(list))
+		u.logDifference(d, s.Source, by, len(list))
 	}
 	return nil
 }
@@ -298,7 +298,7 @@ func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, s Settings) (al
 			}
 			added = append(added, e)
 		}
-		e.aim(s.Target)
+		e.setTarget(s.Target)
 		all = append(all, e)
 	}
 	return all, added
@@ -336,11 +336,11 @@ func (u *Upstream[T]) spare(e *endpoint[T], most int) bool {
 	return out < len(all) && out*100 <= most*len(all)
 }
 
-// rampSteps is the number of steps in which the share of a starting endpoint grows; leastRamp bounds how often the set
+// rampSteps is the number of steps in which the share of a starting endpoint grows; minRamp bounds how often the set
 // is renewed for them.
 const (
 	rampSteps = 20
-	leastRamp = 10 * time.Millisecond
+	minRamp   = 10 * time.Millisecond
 )
 
 func (u *Upstream[T]) publish(next func(*set[T]) *set[T]) {
@@ -354,7 +354,7 @@ func (u *Upstream[T]) publish(next func(*set[T]) *set[T]) {
 		u.ramp = nil
 	}
 	if now.starting && u.ctx.Err() == nil {
-		u.ramp = time.AfterFunc(max(now.slowStart/rampSteps, leastRamp), u.refresh)
+		u.ramp = time.AfterFunc(max(now.slowStart/rampSteps, minRamp), u.refresh)
 	}
 	u.mu.Unlock()
 	if now.failOpen && !was.failOpen {

@@ -83,7 +83,7 @@ func New(cfg Config) (http.Handler, error) {
 		ErrorLog:      slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
 		ErrorHandling: promhttp.ContinueOnError, // one bad series must not hide the others
 	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { metrics.ServeHTTP(leaving{w}, r) })
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { metrics.ServeHTTP(errorless{w}, r) })
 	mux.HandleFunc("GET /livez", h.livez)
 	mux.HandleFunc("GET /healthz", h.livez)
 	mux.HandleFunc("GET /readyz", h.readyz)
@@ -119,10 +119,11 @@ func New(cfg Config) (http.Handler, error) {
 	return h.guard(mux), nil
 }
 
-// leaving hides that a client has left: promhttp would log that again for each metric that it has still to write.
-type leaving struct{ http.ResponseWriter }
+// errorless hides from promhttp that the client has disconnected: promhttp would log an error for each remaining
+// metric.
+type errorless struct{ http.ResponseWriter }
 
-func (w leaving) Write(p []byte) (int, error) {
+func (w errorless) Write(p []byte) (int, error) {
 	_, _ = w.ResponseWriter.Write(p)
 	return len(p), nil
 }

@@ -67,7 +67,7 @@ upstreams:
 		t.Fatal(err)
 	}
 	_ = answer.Body.Close()
-	names := map[string]bool{"old_process_sessions": true} // exported only while the process before an upgrade drains
+	names := map[string]bool{"old_process_sessions": true} // exported only while the old process of an upgrade drains
 	lines := bufio.NewScanner(get(newHandler(t, admin.Config{Snapshot: func() admin.Snapshot {
 		s, sample := gw.Snapshot(), snapshot()
 		s.Retiring, s.Certificates["web"], s.RevocationLists["web"] = sample.Retiring, time.Unix(1e9, 0), time.Unix(1e9, 0)

@@ -8,8 +8,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// roleTroubles returns sentences about endpoints that do not say their roles, and about a role that none has. While the
-// upstream is paused, they are not asked.
+// roleTroubles returns sentences about endpoints that do not report their roles, and about a role that none has. While
+// the upstream is paused, they are not asked.
 func (u *UpstreamStatus) roleTroubles() (lines []string) {
 	if u.PausedUntil != nil {
 		return nil
@@ -19,7 +19,7 @@ func (u *UpstreamStatus) roleTroubles() (lines []string) {
 	}
 	for _, e := range u.Endpoints {
 		if e.Role == upstream.UnknownRole.String() && e.State == stateHealthy && e.LastError != "" {
-			lines = append(lines, fmt.Sprintf("upstream %s, endpoint %s does not say its role: %s", u.Name, e.Address, e.LastError))
+			lines = append(lines, fmt.Sprintf("upstream %s, endpoint %s does not report its role: %s", u.Name, e.Address, e.LastError))
 		}
 	}
 	return lines

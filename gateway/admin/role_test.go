@@ -32,7 +32,7 @@ func TestRoles(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 	want := "upstream pg: no endpoint has the role that its target primary wants, clients wait for one\n" +
-		"upstream pg, endpoint b:1 does not say its role: refused\n"
+		"upstream pg, endpoint b:1 does not report its role: refused\n"
 	if got := statusLines(t, s); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

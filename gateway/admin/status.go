@@ -58,7 +58,7 @@ type EngineStats struct {
 	Ticks       uint64 `json:"ticks"`
 }
 
-// Process is what the process uses. What the system does not tell is 0.
+// Process is what the process uses. What the system does not report is 0.
 type Process struct {
 	CPUSeconds    float64 `json:"cpu_seconds"` // processor time since the start, of all threads
 	CPUs          int     `json:"cpus"`        // processors that it may use at once

@@ -51,7 +51,8 @@ type Changeable interface {
 	EndpointNames() []string
 }
 
-// Pausable is a Backend that can leave its servers alone for a time; see upstream.Upstream, which has these methods.
+// Pausable is a Backend whose servers operators can take out of use for a time; see upstream.Upstream, which has these
+// methods.
 type Pausable interface {
 	Backend
 	Pause(limit time.Duration) error
@@ -61,8 +62,9 @@ type Pausable interface {
 // Follower is a Pausable whose waiting clients can continue with the backend's successor.
 type Follower interface {
 	Pausable
-	// Follow is called if a reload replaces the Backend by next while both are paused. An Update with the settings of next follows:
-	// when Resume is called, those who wait get connections as next opens them. It reports whether that is possible.
+	// Follow is called if a reload replaces the Backend by next while both are paused. An Update with the settings of next
+	// comes after it. When Resume is called, the waiting callers get connections as next opens them. Follow reports
+	// whether that is possible.
 	Follow(next Backend) bool
 }
 

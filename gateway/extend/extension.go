@@ -78,7 +78,7 @@ type Part interface {
 // Leaver is a Part with addresses that the next process of the gateway needs, and that cannot be handed over.
 type Leaver interface {
 	Part
-	// Leave gives the addresses up, because another process serves. What uses them may go on until ctx ends, which is
+	// Leave gives the addresses up, because another process serves. Their users may continue until ctx ends, which is
 	// soon. Drain may be called meanwhile.
 	Leave(ctx context.Context)
 }

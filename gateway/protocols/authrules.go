@@ -149,7 +149,7 @@ func checkRules(c *config.Checker, l *config.Listener, pg *PostgresListener) {
 	warnOfRules(c, l, pg, rules)
 }
 
-// warnOfRules warns of rules that are probably not as they are meant.
+// warnOfRules warns of rules that are probably mistakes.
 func warnOfRules(c *config.Checker, l *config.Listener, pg *PostgresListener, rules hba.Rules) {
 	needsTLS := slices.IndexFunc(rules, func(r hba.Rule) bool { return r.NeedsTLS() })
 	if needsTLS >= 0 && l.TLS == nil && !strings.HasPrefix(l.Listen, "unix:") {

@@ -1,2 +1,2 @@
-// Package protocols has the listener protocols that every gateway has: tcp, http and postgres.
+// Package protocols has the listener protocols that every gateway has: tcp, udp, http and postgres.
 package protocols

@@ -12,8 +12,8 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// Sizes used when [Config].Limits.MaxSize is 0. A PostgreSQL connection is a process on
-// the server, so a service instance is content with few.
+// Sizes used when [Config].Limits.MaxSize is 0. A PostgreSQL connection is a process on the server,
+// so a service instance should use few.
 const (
 	DefaultMinIdle = 2
 	DefaultMaxSize = 5

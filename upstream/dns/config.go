@@ -37,7 +37,7 @@ const (
 
 var typeNames = [...]string{Any: "any", A: "a", AAAA: "aaaa", SRV: "srv"}
 
-// String returns the name ParseType reads.
+// String returns the name that ParseType parses.
 func (t Type) String() string {
 	if t < 0 || int(t) >= len(typeNames) {
 		return fmt.Sprintf("type(%d)", int(t))

@@ -21,8 +21,8 @@ import (
 
 var _ upstream.Source = (*Source)(nil)
 
-// mostPause bounds the pause after a failure. The pause begins at MinTTL and doubles.
-const mostPause = 30 * time.Second
+// maxPause bounds the pause after a failure. The pause begins at MinTTL and doubles.
+const maxPause = 30 * time.Second
 
 // Watch implements upstream.Source. It may run once at a time.
 func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, error) error) {
@@ -41,7 +41,7 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 		}
 		if report(set, err) != nil && len(set) == 0 {
 			timer.Reset(pause)
-			pause = max(min(2*pause, mostPause), s.cfg.MinTTL)
+			pause = max(min(2*pause, maxPause), s.cfg.MinTTL)
 			continue
 		}
 		pause = s.cfg.MinTTL
@@ -110,7 +110,8 @@ func (r *round) host(ctx context.Context) (addrs []netip.Addr, name string, err 
 	return nil, "", fmt.Errorf("%s: no such host", r.name)
 }
 
-// inHosts looks a name up in the hosts file, which the next look reads again soon.
+// inHosts looks a name up in the hosts file. What it finds is valid for MinTTL, so that changes of the file are noticed
+// soon.
 func (r *round) inHosts(name string, t Type) ([]netip.Addr, error) {
 	addrs, err := r.hosts(name)
 	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return t == A && !a.Is4() || t == AAAA && a.Is4() })
@@ -122,8 +123,8 @@ func (r *round) inHosts(name string, t Type) ([]netip.Addr, error) {
 	return addrs, err
 }
 
-// lasts records that a part of the result is valid until t. The next look is when the first part
-// expires: an earlier look would only repeat this one.
+// lasts records that a part of the result is valid until t. The next round begins when the first
+// part expires: an earlier one would only repeat this one.
 func (r *round) lasts(t time.Time) {
 	if r.until.IsZero() || t.Before(r.until) {
 		r.until = t
@@ -192,10 +193,10 @@ func routed(addrs []netip.Addr) []netip.Addr {
 	return reachable
 }
 
-// mostTargets bounds the targets of a service, mostLookups the concurrent look-ups.
+// maxTargets bounds the targets of a service, maxLookups the concurrent look-ups.
 const (
-	mostTargets = 500
-	mostLookups = 8
+	maxTargets = 500
+	maxLookups = 8
 )
 
 // service finds the targets of a SRV record and their addresses.
@@ -217,11 +218,11 @@ func (r *round) service(ctx context.Context) ([]upstream.Endpoint, error) {
 	switch {
 	case len(targets) == 0:
 		return nil, fmt.Errorf("%s: no such service", r.name)
-	case len(targets) > mostTargets:
-		return nil, fmt.Errorf("%s: %d targets; at most %d are possible", r.name, len(targets), mostTargets)
+	case len(targets) > maxTargets:
+		return nil, fmt.Errorf("%s: %d targets; at most %d are possible", r.name, len(targets), maxTargets)
 	}
 	sets, errs := make([][]upstream.Endpoint, len(targets)), make([]error, len(targets))
-	free := make(chan struct{}, mostLookups)
+	free := make(chan struct{}, maxLookups)
 	var wg sync.WaitGroup
 	for i, target := range targets {
 		free <- struct{}{}

@@ -4,5 +4,5 @@ package kube
 
 import "io/fs"
 
-// checkOwner cannot look here.
+// checkOwner accepts every file: its owner cannot be examined on this system.
 func checkOwner(fs.FileInfo) error { return nil }

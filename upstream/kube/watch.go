@@ -23,9 +23,9 @@ const (
 	// shortWatch is the least duration of a watch that counts as successful: a server that ends each watch at once must
 	// not be asked again and again.
 	shortWatch = time.Second
-	// leastPause and mostPause bound the pause after a failure, which doubles; half of it is random.
-	leastPause = 200 * time.Millisecond
-	mostPause  = 30 * time.Second
+	// minPause and maxPause bound the pause after a failure, which doubles; half of it is random.
+	minPause = 200 * time.Millisecond
+	maxPause = 30 * time.Second
 )
 
 var (
@@ -91,11 +91,11 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 
 // pause returns how long to wait after a number of consecutive failures, the last of which was err.
 func pause(failures int, err error) time.Duration {
-	d := min(leastPause<<min(failures-1, 10), mostPause)
+	d := min(minPause<<min(failures-1, 10), maxPause)
 	d = d/2 + rand.N(d/2)
 	var api *apiError
 	if errors.As(err, &api) && api.retryAfter > 0 {
-		d = max(d, min(api.retryAfter, mostPause)) // the server has named a time
+		d = max(d, min(api.retryAfter, maxPause)) // the server has named a time
 	}
 	return d
 }
