@@ -1,10 +1,13 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/headpond/headpond/pool"
 )
 
 // A ListenerProtocol describes the configuration of one protocol's listeners. Functions may be nil.
@@ -24,8 +27,8 @@ type ListenerProtocol struct {
 	// Named returns the files that the files of a listener name, and that are read with them. It opens no pipes. The listener is not
 	// complete: it may have problems.
 	Named func(l *Listener) []Path
-	// Pool has the default limits of pools of upstreams that these listeners use. Limits, if not nil,
-	// changes them for one upstream.
+	// Pool has the default limits of pools of upstreams that these listeners use; MaxSize is required. 0 of IdleTimeout and
+	// CheckAfter means package pool's default. Limits, if not nil, changes them for one upstream.
 	Pool   Pool
 	Limits func(u *Upstream, defaults *Pool)
 	// MaxWarm returns the default of "max_warm" for a "min_idle". nil: connections are reused, so the
@@ -93,6 +96,8 @@ func RegisterProtocol(p ListenerProtocol) {
 	if p.Upstreams != nil && p.Pool.MaxSize == 0 {
 		panic(fmt.Sprintf("config: protocol %q uses upstreams and has no limits for their pools: set Pool.MaxSize, or NoUpstream if its listeners have none", p.Name))
 	}
+	p.Pool.IdleTimeout = cmp.Or(p.Pool.IdleTimeout, pool.DefaultIdleTimeout)
+	p.Pool.CheckAfter = cmp.Or(p.Pool.CheckAfter, pool.DefaultCheckAfter)
 	if protocolOf(p.Name) != nil || keysOf(reflect.TypeFor[Listener]())[string(p.Name)] {
 		panic(fmt.Sprintf("config: protocol %q is registered twice, or has the name of a key", p.Name))
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/admin"
@@ -18,6 +17,7 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/gatewaytest"
 	"github.com/headpond/headpond/internal/leaktest"
+	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
 	"github.com/headpond/headpond/upstream"
 )
@@ -99,7 +99,7 @@ func TestLifeOfAProtocol(t *testing.T) {
 func init() {
 	extend.RegisterProtocol(extend.Protocol{
 		Config: config.ListenerProtocol{
-			Name: "relay", Section: &struct{}{}, Pool: config.Pool{MaxSize: 10, IdleTimeout: time.Minute},
+			Name: "relay", Section: &struct{}{}, Pool: config.Pool{MaxSize: 10},
 		},
 		Prepare: func(l extend.Listener) (extend.Server, error) {
 			to, err := extend.Runs[*upstream.Upstream[net.Conn]](l, l.Upstream)
@@ -124,6 +124,27 @@ upstreams:
 	}
 	if u := gw.Snapshot().Upstreams[0]; u.Protocol != "relay" || u.Endpoints[0].Pool.MaxSize != 10 || u.Endpoints[0].Pool.Acquired != 1 {
 		t.Errorf("%+v", u)
+	}
+}
+
+// TestPoolOfAProtocol: limits that a protocol leaves out have the defaults of package pool, and the configuration that is shown can be read.
+func TestPoolOfAProtocol(t *testing.T) {
+	cfg := gatewaytest.Parse(t, `
+listeners:
+  - {name: r, protocol: relay, listen: "127.0.0.1:0", upstream: echo}
+upstreams:
+  echo: {endpoints: ["127.0.0.1:1"]}
+`)
+	effective, err := cfg.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, problems := config.Parse("effective.yaml", effective)
+	if problems != nil {
+		t.Fatalf("%s\n%s", problems, effective)
+	}
+	if p := again.Upstreams[0].Pool; p.IdleTimeout != pool.DefaultIdleTimeout || p.CheckAfter != pool.DefaultCheckAfter {
+		t.Errorf("%+v", p)
 	}
 }
 
