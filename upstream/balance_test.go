@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/upstream"
@@ -93,12 +95,36 @@ func TestRingIgnoresOrder(t *testing.T) {
 	}
 }
 
-func TestParseBalance(t *testing.T) {
-	for _, b := range []upstream.Balance{upstream.P2C, upstream.RoundRobin, upstream.RingHash, upstream.First, upstream.Nearest, upstream.PeakEWMA} {
-		if got, err := upstream.ParseBalance(b.String()); got != b || err != nil {
-			t.Errorf("%v: %v, %v", b, got, err)
+// balances returns every Balance that has a name.
+func balances(t *testing.T) (all []upstream.Balance) {
+	t.Helper()
+	for _, name := range upstream.Balances() {
+		b, err := upstream.ParseBalance(name)
+		if err != nil || b.String() != name {
+			t.Fatalf("%s: %v, %v", name, b, err)
+		}
+		all = append(all, b)
+	}
+	return all
+}
+
+// TestBalancesAreDocumented: the user's guide describes every name that the key "balance" takes.
+func TestBalancesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n### Balance\n")
+	table, _, _ := strings.Cut(section, "\n### ")
+	for _, b := range balances(t) {
+		if !strings.Contains(table, fmt.Sprintf("\n| `%v` | ", b)) {
+			t.Errorf("docs/configuration.md does not describe balance: %v", b)
 		}
 	}
+}
+
+func TestParseBalance(t *testing.T) {
+	balances(t)
 	if got, err := upstream.ParseBalance(""); got != upstream.P2C || err != nil {
 		t.Errorf("empty: %v, %v, want p2c", got, err)
 	}

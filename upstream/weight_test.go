@@ -101,11 +101,12 @@ func TestWeightedRing(t *testing.T) {
 	}
 }
 
-// TestPriorities: a level is used as long as one of it is in, then the next is, and when all are out the first.
+// TestPriorities: with every balance, a level is used as long as one of it is in, then the next is, and when all are out the first.
 func TestPriorities(t *testing.T) {
+	spreading := []upstream.Balance{upstream.P2C, upstream.RoundRobin, upstream.RingHash, upstream.Nearest, upstream.PeakEWMA}
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackends()
-		for _, balance := range []upstream.Balance{upstream.P2C, upstream.RoundRobin, upstream.RingHash, upstream.First} {
+		for _, balance := range balances(t) {
 			cfg := b.config()
 			cfg.Endpoints = []upstream.Endpoint{{Address: "far:1", Priority: 7}, {Address: "spare:1", Priority: 1}, {Address: "a:1"}, {Address: "b:1"}}
 			cfg.Balance, cfg.Health = balance, upstream.Health{Probe: b.probe, Rise: 1, Fall: 1}
@@ -140,7 +141,7 @@ func TestPriorities(t *testing.T) {
 						t.Errorf("%v: with %v out got %v, want %v only", balance, step.sick, got, step.want)
 					}
 				}
-				if balance != upstream.First && len(got) != len(step.want) {
+				if slices.Contains(spreading, balance) && len(got) != len(step.want) {
 					t.Errorf("%v: with %v out got %v, want all of %v", balance, step.sick, got, step.want)
 				}
 			}
