@@ -63,7 +63,7 @@ func TestAcked(t *testing.T) {
 	})
 }
 
-// TestAckedOfOthers asks what cannot tell: a unix socket and a closed connection.
+// TestAckedOfOthers asks connections that do not know: a unix socket and a closed connection.
 func TestAckedOfOthers(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		for _, network := range []string{"unix", "tcp"} {

@@ -82,8 +82,8 @@ func (c *closedLate) Close() error {
 	return errors.New("the other end has gone")
 }
 
-// TestEngineWaitsForClose: the goroutine that closes a connection for a fiber ends with the engine, and the log has what
-// no caller gets. The race detector sees closed if nothing waits for it.
+// TestEngineWaitsForClose: the goroutine that closes a connection for a fiber ends with the engine, and the log has
+// errors and panics that no caller gets. The race detector sees closed if nothing waits for it.
 func TestEngineWaitsForClose(t *testing.T) {
 	for _, kind := range kinds(t) {
 		if kind == fiber.Goroutine {

@@ -190,7 +190,7 @@ func TestManySendsInOneTurn(t *testing.T) {
 				t.Errorf("connection %d: %d bytes and %v, want %d", i, len(got), err, len(want))
 			}
 		}
-		settled(t, e)
+		awaitNoBuffers(t, e)
 	})
 }
 
@@ -217,7 +217,7 @@ func TestCloseSendsWhatFoundNoRoom(t *testing.T) {
 			}
 			_ = c.Close()
 		}
-		settled(t, e)
+		awaitNoBuffers(t, e)
 	})
 }
 

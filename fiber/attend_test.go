@@ -220,7 +220,7 @@ func TestAttendTwo(t *testing.T) {
 	}
 }
 
-// pass sends a text and sees to it that it comes.
+// pass sends a text and checks that it arrives.
 func pass(t *testing.T, from, to net.Conn, text string) {
 	t.Helper()
 	_, err := from.Write([]byte(text))

@@ -56,7 +56,7 @@ func TestAttendThen(t *testing.T) {
 				if _, err := io.ReadFull(peerB, make([]byte, len(text))); err != nil {
 					t.Fatal(err)
 				}
-				rests(t, e)
+				awaitNoFibers(t, e)
 			}
 			c.do(a, b, peerA, peerB)
 			if name == "data" { // the step has passed it on

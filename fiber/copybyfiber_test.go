@@ -65,8 +65,8 @@ func (c *tlsChain) join(t *testing.T) (up, down chan [2]error) {
 	return up, down
 }
 
-// rests waits until no fiber of the engine is left.
-func rests(t *testing.T, e *fiber.Engine) {
+// awaitNoFibers waits until no fiber of the engine is left.
+func awaitNoFibers(t *testing.T, e *fiber.Engine) {
 	t.Helper()
 	conntest.Eventually(t, "no fiber is left", func() bool { return e.Stats().Fibers == 0 })
 }
@@ -79,9 +79,9 @@ func TestCopyThenTLSHoldsNoStack(t *testing.T) {
 		c := newTLSChain(t, e, cfg)
 		up, down := c.join(t)
 		for range 3 {
-			rests(t, e)
+			awaitNoFibers(t, e)
 			pass(t, c, c.server, "question")
-			rests(t, e)
+			awaitNoFibers(t, e)
 			pass(t, c.server, c, "answer")
 		}
 		want := random(t, 4<<20)
@@ -91,7 +91,7 @@ func TestCopyThenTLSHoldsNoStack(t *testing.T) {
 			if _, err := io.ReadFull(way[1], got); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("bulk: %v", err)
 			}
-			rests(t, e)
+			awaitNoFibers(t, e)
 		}
 		_ = c.CloseWrite()
 		if n, err := c.server.Read(make([]byte, 1)); n > 0 || err != io.EOF {
@@ -100,9 +100,9 @@ func TestCopyThenTLSHoldsNoStack(t *testing.T) {
 		if got := <-up; got != [2]error{io.EOF, nil} {
 			t.Errorf("to the server: %v", got)
 		}
-		rests(t, e)
+		awaitNoFibers(t, e)
 		pass(t, c.server, c, "more")
-		rests(t, e)
+		awaitNoFibers(t, e)
 		_ = c.server.Close()
 		if n, err := c.Read(make([]byte, 1)); n > 0 || err != io.EOF {
 			t.Errorf("the client got %d bytes, %v; want close_notify", n, err)
@@ -130,18 +130,18 @@ func TestCopyThenTLSMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 			conntest.Eventually(t, "the piece has been received", func() bool { return c.in.NetConn().(fiber.Stream).State() == fiber.Silent })
-			rests(t, e)
+			awaitNoFibers(t, e)
 		}
 		for range 3 {
 			update := seal.Record(tlstest.Handshake, tlstest.KeyUpdate)
-			rests(t, e)
+			awaitNoFibers(t, e)
 			send(update[:3])
 			send(update[3:9])
 			send(update[9:])
 			seal.Renew(t)
 			conntest.Eventually(t, "the update is answered", func() bool { return c.far.(fiber.Stream).State() != fiber.Silent })
 			pass(t, c.server, c, "with new keys")
-			rests(t, e)
+			awaitNoFibers(t, e)
 			data := append(seal.Record(tlstest.Data, "new keys"), seal.Record(tlstest.Data, ", two records")...)
 			send(data[:10])
 			send(data[10:])
@@ -150,7 +150,7 @@ func TestCopyThenTLSMessages(t *testing.T) {
 				t.Fatalf("the server got %q, %v", got, err)
 			}
 		}
-		rests(t, e)
+		awaitNoFibers(t, e)
 		send(seal.Record(tlstest.Data, "cut off")[:12])
 		_ = c.far.Close()
 		if got := <-up; !errors.Is(got[0], io.ErrUnexpectedEOF) || got[1] != nil {
@@ -181,7 +181,7 @@ func TestCopyThenTLSEnds(t *testing.T) {
 			up, down := c.join(t)
 			pass(t, c, c.server, "question")
 			pass(t, c.server, c, "answer")
-			rests(t, e)
+			awaitNoFibers(t, e)
 			tc.end(c)
 			if tc.up != nil {
 				if got := <-up; !errors.Is(got[0], tc.up) || got[1] != nil {
@@ -229,7 +229,7 @@ func TestCopyThenTLSPanics(t *testing.T) {
 					t.Fatalf("%s: got %q, %v; want %q", name, got, err, want)
 				}
 				if i < pieces-1 {
-					rests(t, e)
+					awaitNoFibers(t, e)
 				}
 			}
 			if err := <-over; !errors.Is(err, fiber.ErrPanicked) || !strings.Contains(err.Error(), "enough") {
@@ -284,7 +284,7 @@ func TestCopyThenTLSBetweenLoops(t *testing.T) {
 				if _, err := io.ReadFull(c.server, got); err != nil || string(got) != "data" {
 					t.Fatalf("%s: got %q, %v", kind, got, err)
 				}
-				rests(t, e)
+				awaitNoFibers(t, e)
 			}
 			_ = c.CloseWrite()
 			if err := <-over; err != io.EOF { //nolint:errorlint // as it is documented

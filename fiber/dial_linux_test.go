@@ -117,7 +117,7 @@ func TestDialTriesTheNextAddress(t *testing.T) {
 	})
 }
 
-// A connection that has met itself is none: it would keep the server from its port. By chance it takes
+// A socket that has connected to itself has reached no server, and would occupy the server's port. By chance that takes
 // some ten thousand attempts.
 func TestDialToItself(t *testing.T) {
 	for _, own := range []bool{true, false} {
@@ -153,7 +153,8 @@ func TestDialToItself(t *testing.T) {
 	}
 }
 
-// Only a socket with an ephemeral port can have connected to itself. Where the system does not tell the range, all ports are looked at.
+// Only a socket with an ephemeral port can have connected to itself. Where the system does not report the range, all
+// ports are checked.
 func TestEphemeralPorts(t *testing.T) {
 	narrow, broken := filepath.Join(t.TempDir(), "narrow"), filepath.Join(t.TempDir(), "broken")
 	for path, text := range map[string]string{narrow: "32768\t60999\n", broken: "32768"} {

@@ -54,8 +54,8 @@ func (s *stream) check(t *testing.T, c net.Conn) (n uint64, err error) {
 	}
 }
 
-// settled waits until no buffers are in use.
-func settled(t *testing.T, e *fiber.Engine) {
+// awaitNoBuffers waits until no buffers are in use.
+func awaitNoBuffers(t *testing.T, e *fiber.Engine) {
 	t.Helper()
 	for until := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		receiving, sending := e.Buffers()
@@ -101,7 +101,7 @@ func TestAdoptWithSomethingInFlight(t *testing.T) {
 			}
 		})
 		<-read
-		settled(t, e)
+		awaitNoBuffers(t, e)
 		on(s, c.(fiber.Stream).Adopt)
 		if !fiber.SameLoop(c, s) {
 			t.Errorf("%s: with nothing in flight it did not move", kind)
@@ -123,7 +123,7 @@ func TestCloseGivesUp(t *testing.T) {
 			t.Fatalf("%d buffers and %d timers after Close", holds, e.Timers())
 		}
 		fiber.Expire(s)
-		settled(t, e)
+		awaitNoBuffers(t, e)
 		for until := time.Now().Add(time.Minute); openFiles(t) >= open; runtime.Gosched() {
 			if time.Now().After(until) {
 				t.Fatal("the descriptor is still open")

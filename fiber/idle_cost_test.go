@@ -50,7 +50,7 @@ func idlers(t *testing.T, e *fiber.Engine) {
 func TestIdleHoldsNoBuffer(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		idlers(t, e)
-		settled(t, e)
+		awaitNoBuffers(t, e)
 	})
 }
 

@@ -59,6 +59,6 @@ func TestNoThreadForWhoDoesNotRead(t *testing.T) {
 				_ = c.Close()
 			}
 		}
-		settled(t, e)
+		awaitNoBuffers(t, e)
 	})
 }

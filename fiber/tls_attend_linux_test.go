@@ -26,12 +26,12 @@ func TestTLSAttendedWithoutRoom(t *testing.T) {
 		}
 		want := random(t, 24<<10)
 		_, _ = c.server.Write(want[:12<<10])
-		rests(t, e)
+		awaitNoFibers(t, e)
 		_, _ = c.server.Write(want[12<<10:])
 		got := make([]byte, len(want))
 		if n, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("got %d bytes of %d, %v", n, len(want), err)
 		}
-		rests(t, e)
+		awaitNoFibers(t, e)
 	})
 }

@@ -93,7 +93,7 @@ func TestTLSAttended(t *testing.T) {
 				if _, err := io.ReadFull(to, make([]byte, len(text))); err != nil {
 					t.Fatal(err)
 				}
-				rests(t, e)
+				awaitNoFibers(t, e)
 			}
 			want := random(t, 16<<20)           // more than the sockets take
 			go sendPieces(t, write.(interface { //nolint:forcetypeassert // both are
@@ -133,7 +133,7 @@ func TestTLSAttendedRecords(t *testing.T) {
 			if _, err := io.ReadFull(c.server, got); err != nil || string(got) != text {
 				t.Fatalf("the server got %q, %v; want %q", got, err, text)
 			}
-			rests(t, e)
+			awaitNoFibers(t, e)
 		}
 		three := append(append(seal.Record(tlstest.Data, "a"), seal.Record(tlstest.Data, "")...), seal.Record(tlstest.Data, "bc")...)
 		_, _ = c.far.Write(three[:30])

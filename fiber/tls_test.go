@@ -119,7 +119,7 @@ func TestTLSBothWays(t *testing.T) {
 	})
 }
 
-// A Close without CloseWrite says farewell, and a deadline ends a Write that waits.
+// A Close without CloseWrite sends close_notify, and a deadline ends a Write that waits.
 func TestTLSCloseAndDeadline(t *testing.T) {
 	cfg := serverConfig()
 	engines(t, func(t *testing.T, e *fiber.Engine) {

@@ -56,7 +56,7 @@ func TestWatchdogNamesAFiberThatHoldsItsLoop(t *testing.T) {
 	})
 }
 
-// A fiber that gets no processor may hold its loop for any time: that is nobody's fault.
+// A fiber that gets no processor may hold its loop for any time: the watchdog does not report it.
 func TestWatchdogLeavesTheStarvingAlone(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	watched(t, func(e *fiber.Engine, log *lines) {

@@ -101,7 +101,8 @@ func TestAccessLogFiles(t *testing.T) {
 	waitLines(t, old, 3)
 }
 
-// TestAccessLogCounts: the counts of a path go on when a reload has removed it and another adds it, and are among the metrics.
+// TestAccessLogCounts: the counts of a path continue when a reload has removed it and another one adds it, and are
+// among the metrics.
 func TestAccessLogCounts(t *testing.T) {
 	dir := t.TempDir()
 	path, web := filepath.Join(dir, "x.log"), webServer(t, "hi")

@@ -172,7 +172,7 @@ func TestConsoleRoles(t *testing.T) {
 	})
 }
 
-// TestConsoleCommands: how commands may be written, and the errors, after which the session goes on.
+// TestConsoleCommands: how commands may be written, and the errors, after which the session continues.
 func TestConsoleCommands(t *testing.T) {
 	eachConsole(t, consoleKeys, func(c *consoleTest) {
 		conn := c.connect("alice", "pgbouncer")

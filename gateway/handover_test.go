@@ -138,8 +138,8 @@ func TestAddressesAreFreeAfterAReload(t *testing.T) {
 	}
 }
 
-// TestReloadSaysWhoHasTheAddress: an address that overlaps one of the gateway's own cannot be had in the same reload, and is no other
-// program's.
+// TestReloadSaysWhoHasTheAddress: an address that overlaps one of the gateway's own is refused, and the error does not
+// blame another program.
 func TestReloadSaysWhoHasTheAddress(t *testing.T) {
 	server, free := echoServer(t), freeAddresses(t, 2)
 	x, page := free[0], free[1]

@@ -96,8 +96,8 @@ func TestLeaveDuringADrain(t *testing.T) {
 	}
 }
 
-// TestReloadWhileAddressIsAwaited: the previous process has an address of UDP still. Its listener can be changed meanwhile, the
-// gateway is ready, and the address is served as soon as it is free.
+// TestReloadWhileAddressIsAwaited: the previous process still has a UDP address. Its listener can be changed meanwhile,
+// the gateway is ready, and the address is served as soon as it is free.
 func TestReloadWhileAddressIsAwaited(t *testing.T) {
 	holder, err := net.ListenPacket("udp", conntest.FreeAddress(t))
 	if err != nil {

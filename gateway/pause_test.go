@@ -97,7 +97,7 @@ upstreams:
 }
 
 // TestPauseProtocols pauses the upstreams of http, by HTTP/1.1 and HTTP/2, and tcp listeners: no connection is open at
-// the server, and who comes meanwhile is served afterwards.
+// the server, and clients that come meanwhile are served afterwards.
 func TestPauseProtocols(t *testing.T) {
 	var open atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("served")) }))

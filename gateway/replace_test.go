@@ -65,7 +65,7 @@ func TestTLSComesAndGoesOnOneSocket(t *testing.T) {
 	}
 }
 
-// TestReloadChangesProtocolOnOneSocket: a unix socket's path survives the change of hands.
+// TestReloadChangesProtocolOnOneSocket: a unix socket's path survives when another listener takes it over.
 func TestReloadChangesProtocolOnOneSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	server := echoServer(t)

@@ -119,7 +119,8 @@ func TestBadProxyHeaders(t *testing.T) {
 	}
 }
 
-// TestLeavesBeforeHeader has clients that owe a header leave without a byte, before they are accepted or after. It counts the same.
+// TestLeavesBeforeHeader: clients that must send a header, and disconnect without sending anything, count the same
+// before they are accepted and after.
 func TestLeavesBeforeHeader(t *testing.T) {
 	for name, leave := range map[string]func(c *net.TCPConn){
 		"end":   func(c *net.TCPConn) { c.CloseWrite() },

@@ -47,7 +47,7 @@ func TestIdleOfTheCallersAffinity(t *testing.T) {
 				want(t, "resource", l.Value().id, c.want)
 				l.Release()
 			}
-			time.Sleep(time.Second) // the clock rests
+			time.Sleep(time.Second) // the clock is stopped
 		}
 		b.end(p)
 	})

@@ -42,8 +42,8 @@ func beginAndWait(ctx context.Context, p *pool.Pool[*res]) (pool.Lease[*res], er
 	return w.Wait(ctx)
 }
 
-// beginAndBeTold is Acquire by Begin, and Wait when that does not wait.
-func beginAndBeTold(ctx context.Context, p *pool.Pool[*res]) (pool.Lease[*res], error) {
+// beginAndBeNotified is Acquire by Begin, and Wait when that does not wait.
+func beginAndBeNotified(ctx context.Context, p *pool.Pool[*res]) (pool.Lease[*res], error) {
 	by := newLoopParker()
 	l, w, ok := p.Begin(by)
 	switch {

@@ -148,7 +148,7 @@ func (w *world) acquire() *client {
 	w.m.serve()
 	acquire := []func(context.Context, *pool.Pool[*res]) (pool.Lease[*res], error){
 		func(ctx context.Context, p *pool.Pool[*res]) (pool.Lease[*res], error) { return p.Acquire(ctx) },
-		beginAndWait, beginAndBeTold,
+		beginAndWait, beginAndBeNotified,
 	}[w.rnd.IntN(3)]
 	go func() {
 		defer cancel()
@@ -309,7 +309,7 @@ func (w *world) ended(c *client, target error) {
 	}
 }
 
-// compare checks the real pool against the model, at rest.
+// compare checks the real pool against the model, while nothing is under way.
 func (w *world) compare() {
 	for _, c := range w.m.queue {
 		if c.done {

@@ -575,8 +575,8 @@ func TestTargetChanges(t *testing.T) {
 	})
 }
 
-// TestRoleComesAndGoes has an endpoint lose and get its role over and over while a lease of the first time is out: nothing
-// else of the former times is kept.
+// TestRoleComesAndGoes has an endpoint lose and get its role repeatedly, while a lease from before the first loss is
+// out: the endpoint keeps nothing else from earlier times.
 func TestRoleComesAndGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newReplicas(map[string]upstream.Role{"a:1": upstream.Primary})

@@ -14,38 +14,38 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// patients are leases that end when they are interrupted.
-type patients struct {
+// holders hold leases that end when they are interrupted.
+type holders struct {
 	mu    sync.Mutex
 	out   map[*conn]upstream.Lease[*conn]
 	ended map[string][]time.Time   // when, by endpoint
-	talks map[string]bool          // endpoints from which something comes
+	talks map[string]bool          // endpoints from which something is received
 	late  map[string]time.Duration // how late endpoints answer their checks
 }
 
 // heard is Config.Heard.
-func (p *patients) heard(c *conn) bool {
+func (p *holders) heard(c *conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.talks[c.endpoint]
 }
 
-// talk says whether something comes from an endpoint.
-func (p *patients) talk(endpoint string, talks bool) {
+// talk sets whether something is received from an endpoint.
+func (p *holders) talk(endpoint string, talks bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.talks[endpoint] = talks
 }
 
-// delay says how late an endpoint answers its checks.
-func (p *patients) delay(endpoint string, d time.Duration) {
+// delay sets how late an endpoint answers its checks.
+func (p *holders) delay(endpoint string, d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.late[endpoint] = d
 }
 
 // answer waits for an endpoint's answer to a check.
-func (p *patients) answer(ctx context.Context, endpoint string) {
+func (p *holders) answer(ctx context.Context, endpoint string) {
 	p.mu.Lock()
 	d := p.late[endpoint]
 	p.mu.Unlock()
@@ -55,7 +55,7 @@ func (p *patients) answer(ctx context.Context, endpoint string) {
 	}
 }
 
-func (p *patients) interrupt(c *conn, why error) {
+func (p *holders) interrupt(c *conn, why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l, ok := p.out[c]
@@ -67,8 +67,8 @@ func (p *patients) interrupt(c *conn, why error) {
 	l.Discard()
 }
 
-// admit takes n leases of each of two endpoints.
-func (p *patients) admit(t *testing.T, u *upstream.Upstream[*conn], n int) {
+// hold takes n leases of each of two endpoints.
+func (p *holders) hold(t *testing.T, u *upstream.Upstream[*conn], n int) {
 	for range 2 * n {
 		l := acquire(t, u)
 		p.mu.Lock()
@@ -77,14 +77,14 @@ func (p *patients) admit(t *testing.T, u *upstream.Upstream[*conn], n int) {
 	}
 }
 
-func (p *patients) count(endpoint string) int {
+func (p *holders) count(endpoint string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.ended[endpoint])
 }
 
 // one returns a lease of an endpoint.
-func (p *patients) one(endpoint string) upstream.Lease[*conn] {
+func (p *holders) one(endpoint string) upstream.Lease[*conn] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c, l := range p.out {
@@ -96,7 +96,7 @@ func (p *patients) one(endpoint string) upstream.Lease[*conn] {
 }
 
 // here returns the number of leases of an endpoint.
-func (p *patients) here(endpoint string) (n int) {
+func (p *holders) here(endpoint string) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.out {
@@ -107,7 +107,7 @@ func (p *patients) here(endpoint string) (n int) {
 	return n
 }
 
-func (p *patients) release() {
+func (p *holders) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.out {
@@ -115,14 +115,14 @@ func (p *patients) release() {
 	}
 }
 
-// ward is an upstream of a:1 and b:1 with twenty leases each. An endpoint in sick
-// fails its checks, one in silent does not answer them.
-func ward(t *testing.T, h upstream.Health, test func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients)) {
+// twoHeld is an upstream of a:1 and b:1 with twenty leases each. An endpoint in sick fails its
+// checks, one in silent does not answer them.
+func twoHeld(t *testing.T, h upstream.Health, test func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackends()
 		silent := map[string]bool{}
-		p := &patients{out: map[*conn]upstream.Lease[*conn]{}, ended: map[string][]time.Time{}, talks: map[string]bool{}, late: map[string]time.Duration{}}
+		p := &holders{out: map[*conn]upstream.Lease[*conn]{}, ended: map[string][]time.Time{}, talks: map[string]bool{}, late: map[string]time.Duration{}}
 		cfg := b.config("a:1", "b:1")
 		cfg.Balance, cfg.Interrupt, cfg.Heard, cfg.Health = upstream.RoundRobin, p.interrupt, p.heard, h
 		cfg.Limits.MaxSize = 1000
@@ -140,7 +140,7 @@ func ward(t *testing.T, h upstream.Health, test func(t *testing.T, u *upstream.U
 		}
 		u := start(t, cfg)
 		synctest.Wait()
-		p.admit(t, u, 20)
+		p.hold(t, u, 20)
 		test(t, u, b, silent, p)
 		u.Close()
 		p.release()
@@ -152,7 +152,7 @@ var closing = upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Stagger: 4 *
 // TestSilentEndpointIsEmptied: all leases end, spread over the time for that, and none of the other endpoint's. One that it
 // gets later ends too.
 func TestSilentEndpointIsEmptied(t *testing.T) {
-	ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+	twoHeld(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 		b.set(silent, "a:1", true)
 		time.Sleep(30 * time.Second)
 		if n, other := p.count("a:1"), p.count("b:1"); n != 20 || other != 0 {
@@ -183,7 +183,7 @@ func TestSilentEndpointIsEmptied(t *testing.T) {
 func TestRemovedEndpointIsEmptied(t *testing.T) {
 	for name, pause := range map[string]time.Duration{"drained before": 0, "drained meanwhile": 4 * time.Second} {
 		t.Run(name, func(t *testing.T) {
-			ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+			twoHeld(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 				if pause > 0 {
 					b.set(silent, "a:1", true)
 					for p.count("a:1") == 0 {
@@ -213,7 +213,7 @@ func TestReturningEndpointIsCheckedOnce(t *testing.T) {
 	for name, back := range map[string]bool{"and is back": true, "and is gone": false} {
 		t.Run(name, func(t *testing.T) {
 			var checks atomic.Int64
-			ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+			twoHeld(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 				h := closing
 				h.Interval, h.Timeout, h.Fall, h.Rise = time.Second, time.Second, 3, 2
 				h.Probe = func(ctx context.Context, addr string) error {
@@ -242,7 +242,7 @@ func TestReturningEndpointIsCheckedOnce(t *testing.T) {
 					time.Sleep(time.Second)
 					set("a:1", "b:1")
 					time.Sleep(time.Second)
-					p.admit(t, u, 1)
+					p.hold(t, u, 1)
 				}
 				if !back {
 					set("b:1")
@@ -272,23 +272,23 @@ func TestReturningEndpointIsCheckedOnce(t *testing.T) {
 	}
 }
 
-// TestSlowEndpointIsNotEmptied: an endpoint that answers too late, or that answers no check while something comes to its users, is out
-// and keeps its leases. When it hangs afterwards it loses them.
+// TestSlowEndpointIsNotEmptied: an endpoint that answers too late, or that answers no check while its users receive
+// something, is out and keeps its leases. When it hangs afterwards it loses them.
 func TestSlowEndpointIsNotEmptied(t *testing.T) {
-	for name, slow := range map[string]func(*patients, bool){
-		"late answers": func(p *patients, on bool) {
+	for name, slow := range map[string]func(*holders, bool){
+		"late answers": func(p *holders, on bool) {
 			p.delay("a:1", 0)
 			if on {
 				p.delay("a:1", 1900*time.Millisecond)
 			}
 		},
-		"answers for others": func(p *patients, on bool) {
+		"answers for others": func(p *holders, on bool) {
 			p.talk("a:1", on)
 			p.delay("a:1", time.Hour)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ward(t, upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Fall: 2}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+			twoHeld(t, upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Fall: 2}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 				slow(p, true)
 				time.Sleep(10 * time.Minute)
 				if u.Status().Endpoints[0].Healthy || p.count("a:1") != 0 {
@@ -307,7 +307,7 @@ func TestSlowEndpointIsNotEmptied(t *testing.T) {
 
 // TestSlowEndpointHasTime: an endpoint that was slow keeps its leases for some silent checks; another one does not.
 func TestSlowEndpointHasTime(t *testing.T) {
-	ward(t, upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Fall: 2}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+	twoHeld(t, upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Fall: 2}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 		p.delay("a:1", 1500*time.Millisecond)
 		time.Sleep(10 * time.Second)
 		b.set(silent, "a:1", true)
@@ -338,7 +338,7 @@ func TestSecondSilentEndpointHasTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBackends()
 				silent := map[string]bool{}
-				p := &patients{out: map[*conn]upstream.Lease[*conn]{}, ended: map[string][]time.Time{}}
+				p := &holders{out: map[*conn]upstream.Lease[*conn]{}, ended: map[string][]time.Time{}}
 				cfg := b.config("a:1", "b:1", "c:1")
 				cfg.Balance, cfg.Interrupt, cfg.Limits.MaxSize = upstream.RoundRobin, p.interrupt, 1000
 				cfg.Health = upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Interval: time.Second, Timeout: time.Second, Fall: 2, Rise: 2}
@@ -353,7 +353,7 @@ func TestSecondSilentEndpointHasTime(t *testing.T) {
 				}
 				u := start(t, cfg)
 				synctest.Wait()
-				p.admit(t, u, 30)
+				p.hold(t, u, 30)
 				b.set(silent, "a:1", true)
 				time.Sleep(at.again)
 				if at.gone {
@@ -381,7 +381,7 @@ func TestSecondSilentEndpointHasTime(t *testing.T) {
 
 // TestPolicyChangesWhileSlow: a server that was slow while another policy applied keeps its leases when it becomes CloseUnhealthy.
 func TestPolicyChangesWhileSlow(t *testing.T) {
-	ward(t, upstream.Health{Fall: 3}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+	twoHeld(t, upstream.Health{Fall: 3}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 		b.set(silent, "a:1", true)
 		time.Sleep(time.Minute)
 		p.delay("a:1", 1500*time.Millisecond)
@@ -400,7 +400,7 @@ func TestPolicyChangesWhileSlow(t *testing.T) {
 	})
 }
 
-// TestStageOfAnUnansweredCheck: the error says how far a check has come that is still waited for.
+// TestStageOfAnUnansweredCheck: the error names the stage of a check that has not ended.
 func TestStageOfAnUnansweredCheck(t *testing.T) {
 	addr := conntest.Listen(t).Addr().String() // the kernel accepts, and nobody answers
 	for want, probe := range map[string]upstream.Probe{
@@ -415,11 +415,12 @@ func TestStageOfAnUnansweredCheck(t *testing.T) {
 	}
 }
 
-// TestEvictionEndsWithTheSilence: leases that are not interrupted yet stay when something comes from the endpoint.
+// TestEvictionEndsWithTheSilence: leases that are not interrupted yet stay when something is received from the
+// endpoint.
 func TestEvictionEndsWithTheSilence(t *testing.T) {
 	h := closing
 	h.Stagger = 10 * time.Second
-	ward(t, h, func(t *testing.T, _ *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+	twoHeld(t, h, func(t *testing.T, _ *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 		b.set(silent, "a:1", true)
 		for p.count("a:1") == 0 {
 			time.Sleep(100 * time.Millisecond)
@@ -434,7 +435,7 @@ func TestEvictionEndsWithTheSilence(t *testing.T) {
 
 // TestFailingEndpointIsNotEmptied: it answers.
 func TestFailingEndpointIsNotEmptied(t *testing.T) {
-	ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, _ map[string]bool, p *patients) {
+	twoHeld(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, _ map[string]bool, p *holders) {
 		b.set(b.sick, "a:1", true)
 		time.Sleep(time.Minute)
 		if u.Status().Endpoints[0].Healthy || p.count("a:1") != 0 {
@@ -445,7 +446,7 @@ func TestFailingEndpointIsNotEmptied(t *testing.T) {
 
 // TestLastEndpointIsNotEmptied: with both silent at the same moment nothing ends, and a recovery of one empties the other.
 func TestLastEndpointIsNotEmptied(t *testing.T) {
-	ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+	twoHeld(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 		b.set(silent, "a:1", true)
 		b.set(silent, "b:1", true)
 		time.Sleep(time.Minute)
@@ -464,7 +465,7 @@ func TestLastEndpointIsNotEmptied(t *testing.T) {
 func TestRecoveryEndsEviction(t *testing.T) {
 	h := closing
 	h.Stagger = time.Minute
-	ward(t, h, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+	twoHeld(t, h, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 		b.set(silent, "a:1", true)
 		for p.count("a:1") == 0 {
 			time.Sleep(100 * time.Millisecond)
@@ -480,7 +481,7 @@ func TestRecoveryEndsEviction(t *testing.T) {
 // TestUnhealthyEndpointIsDrained after its time, also one that answers.
 func TestUnhealthyEndpointIsDrained(t *testing.T) {
 	h := upstream.Health{OnUnhealthy: upstream.DrainUnhealthy, UnhealthyTimeout: time.Minute}
-	ward(t, h, func(t *testing.T, _ *upstream.Upstream[*conn], b *backends, _ map[string]bool, p *patients) {
+	twoHeld(t, h, func(t *testing.T, _ *upstream.Upstream[*conn], b *backends, _ map[string]bool, p *holders) {
 		b.set(b.sick, "a:1", true)
 		time.Sleep(time.Minute)
 		if n := p.count("a:1"); n != 0 {
@@ -502,7 +503,7 @@ func TestSilenceIsShort(t *testing.T) {
 		longest = wait + time.Second + again + time.Second + upstream.DefaultStagger
 	)
 	for phase := range 20 {
-		ward(t, upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Fall: 2}, func(t *testing.T, _ *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+		twoHeld(t, upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Fall: 2}, func(t *testing.T, _ *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 			time.Sleep(10*time.Second + time.Duration(phase)*50*time.Millisecond)
 			began := time.Now()
 			b.set(silent, "a:1", true)
@@ -520,7 +521,7 @@ func TestSilenceIsShort(t *testing.T) {
 // of another endpoint when it is taken out, whatever happens to the sessions. Where no other endpoint is known to work, they wait on.
 func TestSilentEndpointFailsNoCaller(t *testing.T) {
 	for _, others := range []bool{true, false} {
-		ward(t, upstream.Health{OnUnhealthy: upstream.KeepUnhealthy}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+		twoHeld(t, upstream.Health{OnUnhealthy: upstream.KeepUnhealthy}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 			b.set(silent, "a:1", true)
 			b.set(silent, "b:1", !others)
 			b.set(b.hanging, "a:1", true)

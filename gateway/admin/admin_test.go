@@ -150,7 +150,7 @@ func TestReadyz(t *testing.T) {
 	}
 }
 
-// TestLivez gives the gateway's threads some seconds to answer, and says why it is not well.
+// TestLivez: /livez gives the gateway's threads some seconds to answer, and otherwise answers with the reason.
 func TestLivez(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := false

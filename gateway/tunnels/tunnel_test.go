@@ -143,7 +143,7 @@ func tunnelsOf(t *testing.T, g *gateway.Gateway) []tunnels.Status {
 	return nil
 }
 
-// TestTunnelReloadIsAllOrNothing: a configuration that cannot be had leaves no tunnel behind.
+// TestTunnelReloadIsAllOrNothing: a configuration that is refused leaves no tunnel behind.
 func TestTunnelReloadIsAllOrNothing(t *testing.T) {
 	echo := conntest.Serve(t, conntest.Echo)
 	far := gatewaytest.Run(t, gatewaytest.Parse(t, farText, "{listen}", "127.0.0.1:0", "{allow}", "", "{echo}", echo))

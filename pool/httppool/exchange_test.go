@@ -228,9 +228,9 @@ func TestExpectContinue(t *testing.T) {
 	}
 }
 
-// TestAnswerWithoutLeave: a server that answers an expectation without giving leave may take the body for a request, so that its
-// connection is not used again.
-func TestAnswerWithoutLeave(t *testing.T) {
+// TestAnswerWithoutContinue: a server that answers "Expect: 100-continue" without "100 Continue" may take the body for
+// a request, so its connection is not used again.
+func TestAnswerWithoutContinue(t *testing.T) {
 	s := serveRaw(t, func(n int64, c net.Conn, br *bufio.Reader) {
 		for {
 			req, err := http.ReadRequest(br)

@@ -16,7 +16,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// judging is a Lease that notes what it is told.
+// judging is a Lease that records the measurements that it gets.
 type judging struct {
 	leased
 	told []string
@@ -43,7 +43,7 @@ func (j *judging) Unanswered(_ time.Duration, late bool) bool {
 
 func (j *judging) Blame(error) { j.told = append(j.told, "blamed") }
 
-// TestMeasuredLeases: a lease that wants to know is told once of the final answer, or that there was none.
+// TestMeasuredLeases: a lease that measures answers gets one measurement, of the final answer or of its absence.
 func TestMeasuredLeases(t *testing.T) {
 	asked := make(chan struct{}, 9)
 	s := serveRaw(t, func(_ int64, c net.Conn, br *bufio.Reader) {

@@ -194,8 +194,8 @@ func TestReleaseRefuses(t *testing.T) {
 	}
 }
 
-// The study's worst flaw: released while a Read is under way, so that the old
-// reader gets the new borrower's bytes.
+// A connection that is released while a Read is under way is not lent again: the old reader would
+// get the new borrower's bytes.
 func TestReleaseUnderAReader(t *testing.T) {
 	s := listen(t)
 	d := dialer(t, tcppool.Config{})

@@ -112,7 +112,8 @@ func TestPartOfAName(t *testing.T) {
 	w.Until("127.0.0.3:1")
 }
 
-// TestTimeToLive: an answer is asked for again when it is over, not sooner than MinTTL and not later than MaxTTL.
+// TestTimeToLive: a name is resolved again when its answer has expired, not sooner than MinTTL and not later than
+// MaxTTL.
 func TestTimeToLive(t *testing.T) {
 	for _, test := range []struct {
 		ttl, low, high int // milliseconds, but ttl in seconds
@@ -125,7 +126,7 @@ func TestTimeToLive(t *testing.T) {
 		s := newServer(t)
 		s.set("api.test. "+itoa(test.ttl)+" CNAME a.test.", "a.test. "+itoa(test.ttl+1)+" A 127.0.0.2")
 		s.behave(func(_ string, _, resp *wire.Msg) *wire.Msg {
-			time.Sleep(20 * time.Millisecond) // the server is far away: an answer's time begins when it comes
+			time.Sleep(20 * time.Millisecond) // the server is far away: an answer's time to live begins when it is received
 			return resp
 		})
 		w := watch(t, dns.Config{

@@ -107,7 +107,7 @@ func TestZones(t *testing.T) {
 	w.Wants("10.0.0.1:1@1/a 10.0.0.2:1/b")
 }
 
-// TestEndedWatch takes a watch up where it ended, without a list, and without a word.
+// TestEndedWatch continues a watch where it ended, without a list and without a reported error.
 func TestEndedWatch(t *testing.T) {
 	a := newAPI(t)
 	a.put("k", ofPort(6443, at("10.0.0.1", "")))
@@ -163,7 +163,7 @@ func TestRelistAfterGone(t *testing.T) {
 	w.Until("10.0.0.3:6443")
 }
 
-// TestErrors are reported from the second on, and over when the API answers.
+// TestErrors: errors are reported from the second one in a row, until the API answers.
 func TestErrors(t *testing.T) {
 	a := newAPI(t)
 	a.put("k", ofPort(6443, at("10.0.0.1", "")))
