@@ -96,7 +96,7 @@ func TestPooledConnsStayOnTheirLoops(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				l.Value().(interface{ Adopt() }).Adopt()
+				fiber.StreamOf(l.Value()).Adopt()
 				leased.Wait()
 				l.Release()
 				for range rounds {
