@@ -114,7 +114,7 @@ func (g *Gateway) tryReopen(svc *service, sock *socket, failures int) (done bool
 	g.mu.Unlock()
 	for _, apply := range p.Commit {
 		if err := apply(); err != nil {
-			g.logger.Error("a socket was not taken into use", "listener", svc.cfg.Name, "error", err)
+			g.logger.Error("a socket that was opened again could not be served", "listener", svc.cfg.Name, "error", err)
 		}
 	}
 	for _, s := range p.starts {

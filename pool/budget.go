@@ -206,7 +206,7 @@ func (s *share) release(claimed, waits bool) (work bool) {
 	if claimed {
 		b.coming--
 	}
-	if s.held == 0 && !waits { // callers that wait know that the backend works; later ones do not
+	if s.held == 0 && !waits { // when it opens again, the result of its last open is old
 		s.opens = false
 	}
 	b.assign()
@@ -333,7 +333,7 @@ func (b *Budget) serve() {
 			}
 		}
 		if victim == nil {
-			return // pressed is set: the next release closes its resource
+			return // pressed is set, so that releases close resources
 		}
 		victim.pool.evict()
 	}

@@ -44,7 +44,7 @@ type roleState struct {
 	target   Target
 	why      error         // why the last question had no answer
 	answered time.Time     // when the endpoint last answered
-	next     chan struct{} // closed when the next question has ended; nil = no caller waits for that
+	next     chan struct{} // closed when the next question to begin has ended; nil = no caller waits for that
 	stop     context.CancelFunc
 	over     chan struct{} // closed when the goroutine has ended; nil = none runs
 }

@@ -153,7 +153,7 @@ func checkRules(c *config.Checker, l *config.Listener, pg *PostgresListener) {
 func warnOfRules(c *config.Checker, l *config.Listener, pg *PostgresListener, rules hba.Rules) {
 	needsTLS := slices.IndexFunc(rules, func(r hba.Rule) bool { return r.NeedsTLS() })
 	if needsTLS >= 0 && l.TLS == nil && !strings.HasPrefix(l.Listen, "unix:") {
-		c.Warn(c.Mark(&pg.AuthRules, &pg.AuthHBAFile), "%s: no client is one of hostssl, because the listener has no \"tls\"", rules[needsTLS].Where)
+		c.Warn(c.Mark(&pg.AuthRules, &pg.AuthHBAFile), "%s: hostssl matches no client, because the listener has no \"tls\"", rules[needsTLS].Where)
 	}
 	exposes := slices.IndexFunc(rules, func(r hba.Rule) bool { return r.ExposesPasswords() })
 	if exposes >= 0 && !pg.RequireTLS && !config.Loopback(l.Listen) {

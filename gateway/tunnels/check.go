@@ -46,7 +46,7 @@ func checkOffered(c *config.Checker, upstreams []string, allow []Rule, section a
 	}
 	own := func(p Peer) bool { return len(p.Upstreams)+len(p.Allow) > 0 }
 	if t, listens := section.(*Listener); listens && len(upstreams)+len(allow) == 0 && !slices.ContainsFunc(t.Peers, own) && !served(c.Config) {
-		c.Warn(c.Mark(t), "peers may have nothing connected: list \"upstreams\", \"allow\", or both")
+		c.Warn(c.Mark(t), "peers may connect to nothing: list \"upstreams\", \"allow\", or both")
 	}
 }
 
@@ -74,7 +74,7 @@ func checkPeers(c *config.Checker, t *Listener, certificates bool) (keyed bool) 
 		case err != nil:
 			c.Report(c.Mark(&p.Name), "peers: %q: %v", config.Clip(p.Name), err)
 		case p.Name == "" || seen[p.Name]:
-			c.Report(c.Mark(&p.Name), "peers: %q: want a name that is not there yet", config.Clip(p.Name))
+			c.Report(c.Mark(&p.Name), "peers: %q: want a name that is not used yet", config.Clip(p.Name))
 		}
 		seen[p.Name] = true
 		for j := range p.Keys {
