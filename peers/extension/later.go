@@ -12,7 +12,7 @@ import (
 // During an upgrade the new process cannot open the node's addresses, and there must not be two nodes with one identity.
 // So it starts its node when the old process has closed its own. Calls of services wait for that.
 
-// later is the start of a node that waits for the process before.
+// later is the start of a node that waits for the previous process.
 type later struct {
 	end  context.CancelFunc
 	done chan struct{} // closed when the node has started, or end was called
@@ -24,7 +24,7 @@ var errLeft = errors.New("the node is another process's now, which has taken ove
 // startAgain is the time between two attempts to start a node.
 const startAgain = time.Second
 
-// planLater is Plan for a part whose node waits for the process before. next is nil if there shall be no node.
+// planLater is Plan for a part whose node waits for the previous process. next is nil if there shall be no node.
 func (p *part) planLater(plan *extend.Plan, waiting *later, next *Peers) error {
 	plan.Swap = append(plan.Swap, waiting.end, p.dropStarted)
 	if next == nil {
@@ -49,14 +49,14 @@ func (p *part) dropStarted() {
 	}
 }
 
-// beginLater starts a node when the process before has closed its own.
+// beginLater starts a node when the previous process has closed its own.
 func (p *part) beginLater(n prepared) {
 	ctx, end := context.WithCancel(context.Background())
 	l := &later{end, make(chan struct{})}
 	p.mu.Lock()
 	p.later = l
 	p.mu.Unlock()
-	n.Logger.Info("peers: the node starts when the process before has closed its own")
+	n.Logger.Info("peers: the node starts when the previous process has closed its own")
 	p.starting.Go(func() {
 		defer close(l.done)
 		p.startLater(ctx, l, n)
@@ -101,7 +101,7 @@ func (p *part) started(ctx context.Context, l *later, node *peers.Node, settings
 	}
 }
 
-// endLater ends the wait for the process before.
+// endLater ends the wait for the previous process.
 func (p *part) endLater() {
 	p.mu.Lock()
 	l := p.later

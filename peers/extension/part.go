@@ -27,7 +27,7 @@ type part struct {
 	services map[string]string // upstreams of the services here, by name
 	retired  *peers.Node       // removed by a reload, and not drained yet
 	left     bool              // Leave has closed the node
-	later    *later            // the node starts when the process before has closed its own; nil: it does not
+	later    *later            // the node starts when the previous process has closed its own; nil: it does not
 
 	starting sync.WaitGroup // goroutines of later
 }
@@ -132,7 +132,7 @@ func (n prepared) start() (*peers.Node, error) {
 	return node, nil
 }
 
-// begin starts a node, or has it started as soon as the process before has closed its own.
+// begin starts a node, or has it started as soon as the previous process has closed its own.
 func (p *part) begin(plan *extend.Plan, next *Peers) error {
 	n, err := p.prepare(plan, next)
 	if err != nil {
