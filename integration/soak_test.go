@@ -63,7 +63,7 @@ func soakFor(t *testing.T, length time.Duration, opts ...option) (resident []int
 	if n := m.sum("headpond_engine_fiber_panics_total") + m.sum("headpond_listener_errors_total", `reason="internal"`); n > 0 {
 		t.Errorf("%v sessions panicked", n)
 	}
-	t.Logf("loops were held %v times in %v turns: %s", m.sum("headpond_engine_loop_held_total"), m.sum("headpond_engine_turns_total"),
+	t.Logf("loops were held %v times in %v ticks: %s", m.sum("headpond_engine_loop_held_total"), m.sum("headpond_engine_ticks_total"),
 		s.g.out.Line("holds its loop"))
 	if code, body := s.g.get("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d %s", code, body)

@@ -219,7 +219,7 @@ func (s *stateScript) answer(n int) (string, error) {
 		case pgwire.TypeReadyForQuery:
 			for _, name := range slices.Sorted(maps.Keys(reports)) {
 				if value, known := s.values[name]; !known || value != reports[name] {
-					fmt.Fprintf(&b, "S %s=%s ", name, reports[name])
+					fmt.Fprintf(&b, "S %s=%s ", name, strings.ReplaceAll(reports[name], s.channel, "CHANNEL"))
 				}
 				s.values[name] = reports[name]
 			}

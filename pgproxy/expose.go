@@ -208,7 +208,7 @@ func (m *machine) exposeNamed(name string, listed bool) {
 	}
 	m.beginReading(read, true)
 	m.sendParse(name, st.body)
-	m.endReading(read, true)
+	m.endReading(read, true, false)
 	m.ask(&pgwire.Sync{})
 }
 

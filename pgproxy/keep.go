@@ -412,7 +412,7 @@ func (m *machine) customNames() (names []string) {
 // keepSettings takes the server's answer for the client's settings. A startup setting that is no longer set has its
 // startup value: the client has reset it.
 func (m *machine) keepSettings(rows []pgwire.Param) error {
-	view, srv := m.reported.Value(), m.server
+	view, told, srv := m.reported.Value(), m.reported.Value(), m.server
 	var list []pgwire.Param
 	var set uint16 // of trackedNames
 	for _, p := range rows {
@@ -422,6 +422,10 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 			set |= 1 << i
 			if m.settingsReset {
 				view.value[i] = p.Value // startOver takes it for reset if it is that of the gateway's login
+			}
+			if !isASCII(p.Value) { // a search_path, which servers do not report again when its encoding changes
+				view.value[i], told.value[i], srv.params.value[i] = p.Value, p.Value, p.Value
+				srv.view = unique.Make(srv.params)
 			}
 		case p.Name == "role" && p.Value == "none" && (m.settingsReset || !m.startsWithRole()): // otherwise SET ROLE NONE has undone the role of the startup
 		case slices.Contains(srv.baseline, p): // an unchanged session_authorization
@@ -460,7 +464,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 		return cmp.Or(cmp.Compare(settingOrder(a.Name), settingOrder(b.Name)), cmp.Compare(a.Name, b.Name))
 	})
 	was, key := m.reported, m.settingsKey
-	m.tellChanged(was.Value(), view)
+	m.tellChanged(told, view)
 	m.reported, m.settingsKey = unique.Make(view), keyOf(list)
 	m.replan()
 	if m.checked&traceUnknown != 0 && m.prepared && (m.reported != was || m.settingsKey != key) {

@@ -70,6 +70,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		m.parsed()
 	}
 	forward, err := m.st.answer(msg.typ, status)
+	m.server.mustClose = m.server.mustClose || m.st.spoiled
 	if status == pgwire.TxIdle {
 		m.concluded() // before the client receives ReadyForQuery
 	}

@@ -247,13 +247,17 @@ func (m *machine) settingsTraces() (left traces) {
 	if also == 0 {
 		return 0
 	}
+	path := m.reported.Value().value[tracked("search_path")] // servers report it from PostgreSQL 18 on
 	for key := m.settingsKey; key != ""; {
 		var name, value string
 		name, value, key = nextSetting(key)
 		left |= namesOf(name, true)
-		if strings.EqualFold(name, "search_path") && strings.Contains(value, "pg_temp") {
-			left |= traceTemps
+		if strings.EqualFold(name, "search_path") {
+			path = value
 		}
+	}
+	if strings.Contains(path, "pg_temp") {
+		left |= traceTemps
 	}
 	return left & also
 }

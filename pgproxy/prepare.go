@@ -147,6 +147,7 @@ func (m *machine) prepare(st *statement, o op) *serverStatement {
 	if st.own == 0 {
 		st.own = on.at
 	}
+	commits := m.needsCommit([]byte(st.body), st.read)
 	m.beginReading(st.read, false)
 	o.st, o.on = st, on
 	m.st.push(o)
@@ -157,7 +158,7 @@ func (m *machine) prepare(st *statement, o op) *serverStatement {
 	}
 	srv.stmts.add(on)
 	m.sendParse(on.name, st.body)
-	m.endReading(st.read, false)
+	m.endReading(st.read, false, commits)
 	if st.isDescribed() && m.st.push(op{kind: opInjectedDescribe, st: st, on: on}) {
 		m.ask(&pgwire.Describe{Object: pgwire.ObjectStatement, Name: on.name})
 	}

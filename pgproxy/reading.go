@@ -235,15 +235,26 @@ func (m *machine) beginReading(read unique.Handle[reading], own bool) {
 	}
 }
 
-func (m *machine) endReading(read unique.Handle[reading], own bool) {
-	if read != present {
+// With commits it ends the transaction, which has the same effect; see needsCommit.
+func (m *machine) endReading(read unique.Handle[reading], own, commits bool) {
+	switch {
+	case read == present:
+	case commits:
+		m.inject("COMMIT", own)
+	default:
 		now, _ := inPlan(m.plan.Value())
 		m.setReading(read.Value(), now, own)
 	}
 }
 
+// needsCommit reports whether a statement is CALL, for which a transaction that only the reading has begun must be over: from
+// PostgreSQL 18 on, a procedure cannot end the transaction of a pipeline. It is called before the reading is set.
+func (m *machine) needsCommit(body []byte, read unique.Handle[reading]) bool {
+	return read != present && m.st.tx == pgwire.TxIdle && m.st.canExecuteOwn() && firstWord(body, "call")
+}
+
 // setReading has the server change settings for the transaction, in which they have known values. With own it does so in a
-// request of the gateway's own. It uses neither the unnamed statement nor the unnamed portal, and returns no rows.
+// request of the gateway's own.
 func (m *machine) setReading(from, to reading, own bool) {
 	var sql strings.Builder
 	sep := "SELECT WHERE "
@@ -253,12 +264,17 @@ func (m *machine) setReading(from, to reading, own bool) {
 			sep = " OR "
 		}
 	}
+	m.inject(sql.String(), own)
+}
+
+// inject has the server execute a statement that uses neither the unnamed statement nor the unnamed portal, and returns no rows.
+func (m *machine) inject(sql string, own bool) {
 	name := namePrefix + rand.Text() // an error leaves the statement, until it is closed as a stale one
 	for _, step := range []struct {
 		op  op
 		msg pgwire.Message
 	}{
-		{op{kind: opInjectedParse}, &pgwire.Parse{Name: name, Query: sql.String()}},
+		{op{kind: opInjectedParse}, &pgwire.Parse{Name: name, Query: sql}},
 		{op{kind: opInjectedBind}, &pgwire.Bind{Portal: name, Statement: name}},
 		{op{kind: opInjectedExecute}, &pgwire.Execute{Portal: name}},
 		{op{kind: opInjectedClose}, &pgwire.Close{Object: pgwire.ObjectPortal, Name: name}},

@@ -163,7 +163,7 @@ func TestParsedAgain(t *testing.T) {
 		"temporary, rolled back to": {parse("s", "select date '01/02/2020'"), ask("begin", "savepoint a", "create temp table CHANNEL (a int) on commit drop", "rollback to a"), run("s"), ask("set datestyle = 'ISO, DMY'"), run("s"), ask("create temp table CHANNEL (a int) on commit drop"), run("s"), ask("commit"), run("s")},
 		"rolled back to, in it":     {parse("s", "select date '01/02/2020'"), ask("begin", "savepoint a", "create temp table CHANNEL (a int) on commit drop", "set datestyle = 'ISO, DMY'"), run("s"), ask("rollback to a"), run("s"), ask("set datestyle = 'ISO, DMY'"), run("s"), ask("commit"), run("s")},
 		"concurrently":              {ask("create table CHANNEL (a text)"), parse("i", "create index concurrently on CHANNEL ((a || 'select'))"), ask("set datestyle = 'ISO, DMY'"), run("i"), ask("drop table CHANNEL")},
-		"a table of its time":       {ask("create temp table t_CHANNEL (a date)"), parse("t", "create temp table CHANNEL (selected date default '01/02/2020') on commit drop"), ask("set datestyle = 'ISO, DMY'", "begin"), run("t"), ask("insert into CHANNEL default values; select * from CHANNEL", "commit")},
+		"a table of its time":       {ask("create temp table t_CHANNEL (a date) on commit drop"), parse("t", "create temp table CHANNEL (selected date default '01/02/2020') on commit drop"), ask("set datestyle = 'ISO, DMY'", "begin"), run("t"), ask("insert into CHANNEL default values; select * from CHANNEL", "commit")},
 		"a view of its time":        {parse("v", "create temp view v_CHANNEL as select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "begin"), run("v"), ask("select * from v_CHANNEL", "rollback")},
 		"vacuum and backslashes":    {parse("v", `vacuum "a\b"`), ask("set standard_conforming_strings = off"), run("v"), ask("select 1")},
 		"CALL that commits":         {ask("create or replace procedure commits_CHANNEL(d date) language plpgsql as $$ begin raise notice '%', d; commit; end $$"), parse("c", "call commits_CHANNEL('01/02/2020')"), ask("set datestyle = 'ISO, DMY'"), run("c"), ask("drop procedure commits_CHANNEL")},
@@ -180,11 +180,13 @@ func TestParsedAgain(t *testing.T) {
 // even if that is rolled back.
 func makeTempSchemas(t *testing.T, db *pgtest.Cluster) {
 	t.Helper()
-	t.Run("schemas", func(t *testing.T) {
-		for range 20 { // connections at a time
-			dialDirect(t, db).ask(query("create temp table made (a int)"))
-		}
-	})
+	for range 8 { // some servers use a place again at once, others after all the rest
+		t.Run("schemas", func(t *testing.T) {
+			for range 20 { // connections at a time
+				dialDirect(t, db).ask(query("create temp table made (a int)"))
+			}
+		})
+	}
 }
 
 // TestNoticesOnce has statements whose Parse brings a notice parsed again: the client has the notice.

@@ -114,6 +114,8 @@ type state struct {
 	ignored  int  // Syncs in the COPY data: the server ignores them, unless the COPY fails before it reads them
 	strays   int  // at most so many of them, in a COPY that has failed, may still be answered by ReadyForQuery; see stray
 	unclear  bool // which of the messages in or behind the data of a failed COPY the server answers is unknown
+	executed bool // the server has parsed, bound or executed something since the last ReadyForQuery, or has failed
+	spoiled  bool // a Sync alone has ended a transaction, see readyForQuery
 
 	undone []op // extended messages that the last error made the server skip
 	failed op   // the op that failed
@@ -366,6 +368,10 @@ func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err erro
 	switch typ {
 	case pgwire.TypeReadyForQuery:
 		return s.readyForQuery(status)
+	case pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypeCommandComplete, pgwire.TypeEmptyQueryResponse, pgwire.TypePortalSuspended, pgwire.TypeErrorResponse:
+		s.executed = true
+	}
+	switch typ {
 	case pgwire.TypeErrorResponse:
 		if s.fail(); s.unclear {
 			return false, errUnclear
@@ -424,9 +430,13 @@ func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err er
 	return forward, nil
 }
 
-// readyForQuery notes ReadyForQuery, and removes the op that it answers and all ops before that one.
+// readyForQuery notes ReadyForQuery, and removes the op that it answers and all ops before that one. PostgreSQL 18 leaves
+// the transaction of a pipeline open behind a Query in it, and a Sync that ends it without a statement spoils the server
+// connection: the next statement there, whoever sends it, fails with XX000.
 func (s *state) readyForQuery(status pgwire.TxStatus) (forward bool, err error) {
-	s.tx, s.copyIn, s.copyOut = status, false, false
+	o := s.first()
+	s.spoiled = s.spoiled || s.tx == pgwire.TxActive && status == pgwire.TxIdle && !s.executed && o != nil && o.kind == opSync
+	s.tx, s.copyIn, s.copyOut, s.executed = status, false, false, false
 	for !s.empty() {
 		kind, silent := s.first().kind, s.first().silent
 		if s.drop(); kind.ends() {

@@ -165,12 +165,13 @@ func (m *machine) ensureUnnamed() {
 	case srv.unnamed == m.unnamed.id && m.unnamed.id != 0:
 	case m.unnamed.id != 0 && m.unnamed.text != nil:
 		read := m.unnamedRead()
+		commits := m.needsCommit(m.unnamed.text, read)
 		m.beginReading(read, false)
 		if id, ok := m.change(op{kind: opInjectedParse}, false); ok {
 			m.sendParse("", string(m.unnamed.text))
 			m.unnamed.id, srv.unnamed = id, id
 		}
-		m.endReading(read, false)
+		m.endReading(read, false, commits)
 	default: // The server's may be another client's. Without it, the server answers with an error.
 		if _, ok := m.change(op{kind: opInjectedClose}, false); ok {
 			m.ask(&pgwire.Close{Object: pgwire.ObjectStatement})

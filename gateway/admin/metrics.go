@@ -101,7 +101,7 @@ var snapshotMetrics = []metric[Snapshot]{
 	gauge("engine_spare_fibers", "Fibers that ended and are kept for the next.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Spare) }),
 	counter("engine_fiber_panics_total", "Fibers ended by a panic; the log has the stack.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Panics) }),
 	counter("engine_loop_held_total", "Times a fiber held its loop for more than 10 ms; the log has the stack.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Held) }),
-	counter("engine_turns_total", "Ticks of the loops, each of which asks the kernel once.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Ticks) }),
+	counter("engine_ticks_total", "Ticks of the loops, each of which asks the kernel once.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Ticks) }),
 	gauge("config_last_reload_successful", "0 when the last reload was refused.", nil, func(s Snapshot) float64 { return oneIf(s.Reloads.LastError == "") }),
 }
 
