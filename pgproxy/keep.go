@@ -434,7 +434,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	srv.hidden = srv.hidden || hidden
 	same := !m.startupUnconfirmed && (!m.unnamedSetting || hidden) // the server connection has exactly these
 	m.startupUnconfirmed, m.unnamedSetting, m.kept, m.settingsReset, m.customGiven = false, false, true, false, m.customGiven[:0]
-	m.customBack, m.rolledBack = m.customBack[:0], false
+	m.customBack, m.rolledBack, m.unreported = m.customBack[:0], false, false
 	for _, p := range m.params {
 		i := tracked(p.Name)
 		switch {

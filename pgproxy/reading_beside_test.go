@@ -26,7 +26,9 @@ var readingTexts = []string{
 func readingRequest(r *rand.Rand) (ms []pgwire.Message) {
 	for range 1 + r.IntN(5) {
 		text, name := readingTexts[r.IntN(len(readingTexts))], string('a'+rune(r.IntN(4)))
-		switch r.IntN(6) {
+		switch r.IntN(8) {
+		case 6:
+			ms = append(ms, &pgwire.Bind{Statement: name}, &pgwire.Execute{})
 		case 0, 1:
 			ms = append(ms, query(text))
 		case 2:
@@ -35,7 +37,7 @@ func readingRequest(r *rand.Rand) (ms []pgwire.Message) {
 			ms = append(ms, &pgwire.Bind{Statement: name}, &pgwire.Execute{}, &pgwire.Sync{})
 		}
 	}
-	return ms
+	return append(ms, &pgwire.Sync{})
 }
 
 // TestReadingsBesideOthers has clients change the settings under which texts are read, and use statements, on two server connections. Others
