@@ -50,6 +50,7 @@ func (m *machine) nameCertain(name string, has bool) bool {
 	if !has {
 		return true
 	}
+	m.chooseText(st)
 	on := m.server.stmts.find(st.sharedText)
 	return on == nil || !m.maybeSkipped(on.name)
 }
@@ -208,9 +209,8 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 	case st == nil:
 		m.closeStandIn(string(statementKey(name)))
 		return string(name), nil, nil, true // PREPARE in this transaction made it, or the server's error is the best answer
-	case st.plan != m.plan, st.moment != m.moments.now, st.of != m.privacy(st.sharedText):
-		m.move(st, m.readingOf(st))
 	}
+	m.chooseText(st)
 	if on = m.server.stmts.use(st); on == nil && st.read != present && !m.canSet() {
 		m.move(st, present)
 		on = m.server.stmts.use(st)

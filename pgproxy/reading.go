@@ -269,6 +269,13 @@ func (m *machine) readingOf(st *statement) unique.Handle[reading] {
 	return m.readAs(st.plan, st.read, again)
 }
 
+// chooseText gives a client's statement the text that is to be on the server for its next use.
+func (m *machine) chooseText(st *statement) {
+	if st.plan != m.plan || st.moment != m.moments.now || st.of != m.privacy(st.sharedText) {
+		m.move(st, m.readingOf(st))
+	}
+}
+
 // move gives a client's statement the text of its present settings, after they have changed, or for a Parse before which the
 // reading cannot be set.
 func (m *machine) move(st *statement, read unique.Handle[reading]) {
