@@ -172,7 +172,7 @@ func (m *machine) query(msg message) action {
 		if left&traceCustom != 0 {
 			m.noteUnknownName()
 		}
-		m.pushQuery(op{kind: opQuery, ends: m.endsTransaction(msg.body)}, msg.body, left)
+		m.pushQuery(op{kind: opQuery, ends: m.endsTransaction(msg.body)}, false)
 		return action{do: pass}
 	}
 	text, act := m.deallocating(msg)
@@ -189,14 +189,14 @@ func (m *machine) query(msg message) action {
 		drop = m.prepareStandIns(names)
 	}
 	m.note(left)
-	m.noteSettings(msg.body, left)
-	m.pushQuery(op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body), ends: m.endsTransaction(msg.body)}, msg.body, left)
+	again := m.noteSettings(msg.body, left).path || firstWord(msg.body, "discard")
+	m.pushQuery(op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body), ends: m.endsTransaction(msg.body)}, again)
 	return action{do: pass}
 }
 
-// pushQuery records a Query that goes to the server. left is judge's result for it.
-func (m *machine) pushQuery(o op, body []byte, left traces) {
-	m.queriedReading(body, left)
+// pushQuery records a Query that goes to the server. again is that of mayChange.
+func (m *machine) pushQuery(o op, again bool) {
+	m.mayChange(true, again || m.tempsNoted, true)
 	o.temps, m.tempsNoted = m.tempsNoted, false
 	if !m.dropUnnamed(o) {
 		m.st.push(o)
@@ -313,7 +313,7 @@ func (m *machine) bind(msg message) (action, error) {
 	m.noteSweep(portal, name, st)
 	m.noteBound(name, st, left)
 	m.bound, m.boundOn, m.portal = st, on, append(m.portal[:0], portal...)
-	m.st.push(op{kind: opBind, st: st, on: on, ends: m.boundReading(st, left)})
+	m.st.push(op{kind: opBind, st: st, on: on, ends: m.noteBind(name, st, left)})
 	if on == nil {
 		return action{do: pass}, nil // under the client's name
 	}

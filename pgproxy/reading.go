@@ -181,28 +181,18 @@ func (m *machine) mayChange(may, again, synced bool) {
 	m.settingsUnsynced = !synced && (may || m.settingsUnsynced)
 }
 
-// queriedReading is mayChange for a Query, boundReading for a Bind; boundReading returns op.ends for that.
-func (m *machine) queriedReading(body []byte, left traces) {
-	text := withoutNul(body)
-	one := bytes.IndexByte(bytes.TrimRight(text, "; \t\r\n"), ';') < 0
-	keeps := one && left&traceUnknown == 0 && len(text) <= maxVerdictText && m.keepsReading(text, keepsReading(text, settingsIn(text)))
-	m.mayChange(!keeps, !keeps && (m.tempsNoted || readsAgain(text)), true)
-}
-
-func (m *machine) boundReading(st *statement, left traces) (ends bool) {
-	text, steady, keeps := m.unnamed.text, m.unnamed.steady, m.unnamed.keeps
-	if st != nil {
-		text, steady, keeps = []byte(st.body), st.steady, st.keeps
+// noteBind is mayChange for a Bind. It returns op.ends.
+func (m *machine) noteBind(name []byte, st *statement, left traces) (ends bool) {
+	does, steady := m.unnamed.effect, m.unnamed.steady
+	switch {
+	case st != nil:
+		does, steady = st.effect, st.steady
+	case len(name) > 0: // SQL has prepared it
+		does = changed
 	}
-	keeps = left&traceUnknown == 0 && m.keepsReading(text, keeps)
-	m.mayChange(!keeps, !keeps && (m.tempsBound || readsAgain(text)), false)
+	changes := does == readAgain || does == changed || does == undone && m.reports != 0
+	m.mayChange(changes || left&traceUnknown != 0, m.tempsBound || does == readAgain, false)
 	return steady
-}
-
-// keepsReading reports whether a statement leaves the settings as they are under which texts are read. keeps is keepsReading for
-// its text. The end of a transaction in which they have not changed leaves them, too.
-func (m *machine) keepsReading(text []byte, keeps bool) bool {
-	return keeps || m.reports == 0 && (firstWord(text, "commit") || firstWord(text, "end") || firstWord(text, "rollback"))
 }
 
 // knowsSettings reports whether the settings with which the server will read the client's next message are known: nothing
@@ -212,18 +202,29 @@ func (m *machine) knowsSettings() bool {
 	return !m.settingsOpen
 }
 
-// keepsReading reports whether one statement certainly leaves the settings as they are under which texts are read, if it calls no
-// unknown function. found is what settingsIn finds in it.
-func keepsReading(text []byte, found textSettings) bool {
-	if found.reads {
-		return false
-	}
-	return changesNoSetting(text) || firstWord(text, "set") || firstWord(text, "savepoint") || firstWord(text, "release")
-}
+// effect is what a statement may do to the settings under which texts are read, if it calls no unknown function.
+type effect byte
 
-// readsAgain reports whether servers read literals again behind a statement.
-func readsAgain(text []byte) bool {
-	return firstWord(text, "discard") || bytes.Contains(bytes.ToLower(text), []byte("search_path"))
+const (
+	changed   effect = iota
+	kept             // nothing
+	undone           // it may undo changes
+	readAgain        // servers read literals again behind it, and it may change settings
+)
+
+// effectOf returns the effect of a text. calm is changesNoSetting, and found what settingsIn finds in it.
+func effectOf(text []byte, calm bool, found textSettings) effect {
+	switch {
+	case found.path || firstWord(text, "discard"):
+		return readAgain
+	case found.reads:
+		return changed
+	case calm, firstWord(text, "set"), firstWord(text, "savepoint"), firstWord(text, "release"):
+		return kept
+	case firstWord(text, "commit"), firstWord(text, "end"), firstWord(text, "rollback"):
+		return undone
+	}
+	return changed
 }
 
 // unreportedNames are settings, besides readNames, under which texts are read. Servers do not report them.
@@ -236,7 +237,8 @@ func (t *textSettings) noteRead(name string) {
 	}
 	is := func(other string) bool { return strings.EqualFold(name, other) }
 	t.unreported = t.unreported || slices.ContainsFunc(unreportedNames, is)
-	t.reads = t.reads || t.unreported || slices.ContainsFunc(readNames[:], is) || isOneOf([]byte(name), "search_path", "names", "time", everything)
+	t.path = t.path || is("search_path") || is(everything)
+	t.reads = t.reads || t.path || t.unreported || slices.ContainsFunc(readNames[:], is) || is("names") || is("time")
 }
 
 // changesNoSetting reports whether a text certainly changes no settings, if it calls no unknown function. The words that end a

@@ -63,7 +63,7 @@ func TestReadingsBesideOthers(t *testing.T) {
 	}
 	for client := range uint64(3) {
 		compared.Go(func() {
-			for script := range uint64(150) {
+			for script := range uint64(10) {
 				compareReadings(t, g, db, rand.New(rand.NewPCG(client, script)), fmt.Sprint("client ", client, ", script ", script))
 			}
 		})

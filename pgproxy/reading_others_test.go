@@ -1,6 +1,7 @@
 package pgproxy_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/internal/pgtest"
@@ -8,11 +9,13 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
+type otherReading struct{ setting, value, sql string }
+
 // otherReadings are settings under which literals are read when a statement is parsed, each with another value and a statement that
-// this value would change.
-var otherReadings = []struct{ setting, value, sql string }{
-	{"DateStyle", "German, DMY", "select date '01/02/2020' - date '2020-01-01'"},
-	{"TimeZone", "Asia/Seoul", "select extract(epoch from '2020-01-01 12:00'::timestamptz)"},
+// this value would change. Servers report the first three.
+var otherReadings = []otherReading{
+	{"DateStyle", "German", "select date '01/02/2020' - date '2020-01-01'"},
+	{"TimeZone", "'Asia/Seoul'", "select extract(epoch from '2020-01-01 12:00'::timestamptz)"},
 	{"IntervalStyle", "sql_standard", "select extract(epoch from interval '-1 2:03')"},
 	{"array_nulls", "off", "select '{NULL}'::text[]"},
 	{"timezone_abbreviations", "India", "select extract(epoch from '2020-01-01 12:00 IST'::timestamptz)"},
@@ -20,46 +23,14 @@ var otherReadings = []struct{ setting, value, sql string }{
 }
 
 // TestReadingsOfAnotherClient has two clients prepare the same text, the server plan all statements again, and one client use its
-// statement under another value of a setting, of which the gateway cannot know yet. The other client's statement stays as it was.
+// statement, or prepare the text, under another value of a setting, of which the gateway cannot know yet. The other client's statement
+// stays as it was.
 func TestReadingsOfAnotherClient(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, `create or replace function reads_otherwise(name text, value text) returns text language plpgsql as $$ begin return set_config(name, value, true); end $$`)
-	bind := func(name string, params ...string) []pgwire.Message {
-		b := &pgwire.Bind{Statement: name}
-		for _, p := range params {
-			b.Params = append(b.Params, []byte(p))
-		}
-		return []pgwire.Message{b, &pgwire.Execute{}}
-	}
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
-	for _, r := range otherReadings {
-		set := "set " + r.setting + " = '" + r.value + "'"
-		if r.setting == "DateStyle" {
-			set = "set datestyle = German, DMY"
-		}
-		local := "set local" + set[len("set"):]
-		s := bind("s")
-		for way, requests := range map[string][][]pgwire.Message{
-			"in a pipeline":                {parse("set", set), concat(bind("set"), s, synced)},
-			"local in a pipeline":          {parse("set", local), concat(bind("set"), s, synced)},
-			"set_config":                   {concat(unnamedSet(r.setting, r.value), s, synced)},
-			"set_config of a name":         {parse("set", "select set_config($1,$2,true)"), concat(bind("set", r.setting, r.value), s, synced)},
-			"a function":                   {parse("set", "select reads_otherwise($1,$2)"), concat(bind("set", r.setting, r.value), s, synced)},
-			"behind a Query":               {concat(ask(set), s, synced)},
-			"in a block":                   {ask("begin"), ask(local), concat(s, synced), ask("rollback")},
-			"in a block, at once":          {concat(ask("begin", local), s, synced), ask("rollback")},
-			"in a block, for good":         {ask("begin"), ask(set), concat(s, synced), ask("rollback")},
-			"set_config in a block":        {ask("begin"), ask("select set_config('" + r.setting + "','" + r.value + "',true)"), concat(s, synced), ask("rollback")},
-			"function in a block":          {ask("begin"), ask("select reads_otherwise('" + r.setting + "','" + r.value + "')"), concat(s, synced), ask("rollback")},
-			"before a rollback":            {ask("begin"), ask(local), concat(parse("rollback", "rollback")[:1], bind("rollback"), s, synced)},
-			"two in a pipeline":            {parse("set", set), parse("reset", "reset "+r.setting), concat(bind("set"), s, bind("reset"), synced)},
-			"described":                    {parse("set", set), concat(bind("set"), []pgwire.Message{&pgwire.Describe{Object: 'S', Name: "s"}}, synced)},
-			"a Parse":                      {parse("set", set), concat(bind("set"), parse("n", r.sql))},
-			"a Parse behind both":          {parse("set", set), parse("reset", "reset "+r.setting), concat(bind("set"), parse("n", r.sql)[:1], bind("reset"), synced)},
-			"a Parse, function":            {parse("set", "select reads_otherwise($1,$2)"), concat(bind("set", r.setting, r.value), parse("n", r.sql))},
-			"a Parse in a block":           {ask("begin"), ask(local), parse("n", r.sql), ask("rollback")},
-			"a Parse, function in a block": {ask("begin"), ask("select reads_otherwise('" + r.setting + "','" + r.value + "')"), parse("n", r.sql), ask("rollback")},
-		} {
+	for i, r := range otherReadings {
+		for way, requests := range waysToRead(r, i < 3) {
 			t.Run(r.setting+" "+way, func(t *testing.T) {
 				w, other := g.dial(t), g.dial(t)
 				for _, c := range []*wire{w, other} {
@@ -69,12 +40,10 @@ func TestReadingsOfAnotherClient(t *testing.T) {
 				db.Exec(t, "create schema invalidates; drop schema invalidates")
 				for _, request := range requests {
 					other.send(request...)
-					n := 0
 					for _, m := range request {
-						n += answersTo(m)
-					}
-					for range n {
-						other.until(pgwire.TypeReadyForQuery)
+						for range answersTo(m) {
+							other.until(pgwire.TypeReadyForQuery)
+						}
 					}
 				}
 				if _, got := w.ask(run("s")...); got != want {
@@ -85,16 +54,34 @@ func TestReadingsOfAnotherClient(t *testing.T) {
 	}
 }
 
-func concat(parts ...[]pgwire.Message) (ms []pgwire.Message) {
-	for _, p := range parts {
-		ms = append(ms, p...)
+// waysToRead are the requests with which a client reads r.sql under r.value. reported means that servers report the setting: of others the
+// gateway learns by their names only.
+func waysToRead(r otherReading, reported bool) map[string][][]pgwire.Message {
+	s, call := run("s")[:2], &pgwire.Bind{Statement: "set", Params: [][]byte{[]byte(r.setting), []byte(strings.Trim(r.value, "'"))}}
+	set, local := "set "+r.setting+" = "+r.value, "set local "+r.setting+" = "+r.value
+	config := "set_config('" + r.setting + "','" + strings.Trim(r.value, "'") + "',true)"
+	ways := map[string][][]pgwire.Message{
+		"in a pipeline":         {parse("set", set), append(run("set")[:2], run("s")...)},
+		"local in a pipeline":   {parse("set", local), append(run("set")[:2], run("s")...)},
+		"set_config":            {append(append(parse("", "select "+config)[:1], run("")[:2]...), run("s")...)},
+		"behind a Query":        {append(ask(set), run("s")...)},
+		"in a block":            {ask("begin"), ask(local), run("s"), ask("rollback")},
+		"in a block, at once":   {append(ask("begin", local), run("s")...), ask("rollback")},
+		"in a block, for good":  {ask("begin"), ask(set), run("s"), ask("rollback")},
+		"set_config in a block": {ask("begin"), ask("select " + config), run("s"), ask("rollback")},
+		"before a rollback":     {ask("begin"), ask(local), parse("rollback", "rollback"), ask("begin"), ask(local), run("rollback", "s")},
+		"and back":              {parse("set", set), parse("reset", "reset "+r.setting), run("set", "s", "reset")},
+		"described":             {parse("set", set), append(run("set")[:2], &pgwire.Describe{Object: 'S', Name: "s"}, &pgwire.Sync{})},
+		"a Parse":               {parse("set", set), append(run("set")[:2], parse("n", r.sql)...)},
+		"a Parse, and back":     {parse("set", set), parse("reset", "reset "+r.setting), append(append(run("set")[:2], parse("n", r.sql)[0]), run("reset")...)},
+		"a Parse in a block":    {ask("begin"), ask(local), parse("n", r.sql), ask("rollback")},
 	}
-	return ms
-}
-
-var synced = []pgwire.Message{&pgwire.Sync{}}
-
-// unnamedSet is the messages of set_config for the transaction.
-func unnamedSet(name, value string) []pgwire.Message {
-	return []pgwire.Message{&pgwire.Parse{Query: "select set_config('" + name + "','" + value + "',true)"}, &pgwire.Bind{}, &pgwire.Execute{}}
+	if reported {
+		called := []pgwire.Message{call, &pgwire.Execute{}}
+		ways["a function"] = [][]pgwire.Message{parse("set", "select reads_otherwise($1,$2)"), append(append(called, s...), &pgwire.Sync{})}
+		ways["a name unknown"] = [][]pgwire.Message{parse("set", "select set_config($1,$2,true)"), append(append(called, s...), &pgwire.Sync{})}
+		ways["a function before a Parse"] = [][]pgwire.Message{parse("set", "select reads_otherwise($1,$2)"), append(called, parse("n", r.sql)...)}
+		ways["a function in a block"] = [][]pgwire.Message{ask("begin"), ask("select reads_otherwise" + strings.TrimSuffix(config[len("set_config"):], ",true)") + ")"), run("s"), ask("rollback")}
+	}
+	return ways
 }

@@ -21,6 +21,7 @@ type textSettings struct {
 	back    []string // the custom settings that return to those of the session's start; "all" stands for all
 
 	reads      bool // it may change, also for the transaction only, a setting under which texts are read
+	path       bool // the search_path
 	unreported bool // one of unreportedNames
 }
 
@@ -30,8 +31,8 @@ func (t textSettings) any() bool {
 }
 
 // noteSettings records the settings that the text of the next statement may change. left is judge's result for it.
-func (m *machine) noteSettings(text []byte, left traces) {
-	found := settingsIn(text)
+func (m *machine) noteSettings(text []byte, left traces) (found textSettings) {
+	found = settingsIn(text)
 	if found.changes {
 		m.settingChanged()
 	}
@@ -58,6 +59,7 @@ func (m *machine) noteSettings(text []byte, left traces) {
 			m.customs = append(m.customs, name)
 		}
 	}
+	return found
 }
 
 // settingsIn examines a text. Most texts contain nothing, which maySet finds out quickly.

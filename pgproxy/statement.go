@@ -64,7 +64,7 @@ type sharedText struct {
 	fetches  bool                    // it is a FETCH, see described
 	sets     bool                    // settingsIn finds something in it
 	steady   bool                    // changesNoSetting, and not sets
-	keeps    bool                    // keepsReading
+	effect   effect                  // effectOf
 	literals bool                    // hasLiterals
 	executes []string                // the names of statements that the text executes by SQL, see executedBy; not changed
 	judged   atomic.Pointer[verdict] // the last verdict; see leaves
@@ -108,7 +108,8 @@ func (t *sharedTexts) get(plan unique.Handle[string], read unique.Handle[reading
 	}
 	found := settingsIn(body) // before mu is locked
 	made := &sharedText{textKey: textKey{plan, read, of, string(body)}, sweeps: sweeps(body), fetches: fetches(body), sets: found.any(), executes: executedBy(body)}
-	made.steady, made.keeps, made.literals = !made.sets && changesNoSetting(body), keepsReading(body, found), hasLiterals(body)
+	calm := changesNoSetting(body)
+	made.steady, made.effect, made.literals = !made.sets && calm, effectOf(body, calm, found), hasLiterals(body)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := t.byKey[made.textKey]

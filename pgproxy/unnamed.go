@@ -23,7 +23,7 @@ type unnamed struct {
 	sweeps bool                  // as in sharedText
 	sets   bool                  // as in sharedText
 	steady bool                  // as in sharedText
-	keeps  bool                  // as in sharedText
+	effect effect                // as in sharedText
 	loose  bool                  // as in statement
 	left   traces                // what it may leave
 	by     uint32                // catalog.version, as of left
@@ -116,7 +116,8 @@ func (m *machine) parseUnnamed(msg message) action {
 			found = settingsIn(msg.body[1:])
 			m.unnamed.sweeps, m.unnamed.sets = sweeps(msg.body[1:]), found.any()
 		}
-		m.unnamed.steady, m.unnamed.keeps = !m.unnamed.sets && changesNoSetting(m.unnamed.text), keepsReading(m.unnamed.text, found)
+		calm := changesNoSetting(m.unnamed.text)
+		m.unnamed.steady, m.unnamed.effect = !m.unnamed.sets && calm, effectOf(m.unnamed.text, calm, found)
 	}
 	return action{do: pass}
 }
