@@ -221,7 +221,7 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 		}
 		read := st.read
 		if !st.loose && st.literals {
-			read = m.explicitly(read)
+			read = m.explicitly(read, []byte(st.body))
 		}
 		on = m.prepare(st, read, op{kind: opInjectedParse})
 		if st.isDescribed() {

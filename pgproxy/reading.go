@@ -293,9 +293,9 @@ func (m *machine) canSet() bool {
 	return !m.st.copyIn && !m.refusedReplay
 }
 
-// explicitly returns the settings of the plan for a reading that is present, if the server may have others by now.
-func (m *machine) explicitly(read unique.Handle[reading]) unique.Handle[reading] {
-	if read != present || m.knowsSettings() || m.readsAgain || !m.canSet() {
+// explicitly returns the settings of the plan for a reading of a text that is present, if the server may have others by now.
+func (m *machine) explicitly(read unique.Handle[reading], text []byte) unique.Handle[reading] {
+	if read != present || m.knowsSettings() || m.readsAgain || !m.canSet() || !analyzed(text) {
 		return read
 	}
 	now, _ := inPlan(m.plan.Value())

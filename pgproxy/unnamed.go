@@ -188,7 +188,7 @@ func (m *machine) unnamedRead() unique.Handle[reading] {
 	if u.plan == m.plan && m.knowsSettings() || u.plan == (unique.Handle[string]{}) || !m.canSet() || !hasLiterals(u.text) {
 		return present
 	}
-	return m.explicitly(m.readAs(u.plan, present, u.moment != m.moments.now || !analyzed(u.text)))
+	return m.explicitly(m.readAs(u.plan, present, u.moment != m.moments.now || !analyzed(u.text)), u.text)
 }
 
 // knowsUnnamed reports whether a message that uses the unnamed statement can be judged now: the pending messages have
