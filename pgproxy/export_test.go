@@ -721,7 +721,7 @@ func NewExposer(statements int, sql string) *Exposer {
 	server := pool.NewServer("A", 100, nil, nil)
 	m.begin(&server.state)
 	for i := range statements {
-		text := m.shared.texts.get(m.plan, present, []byte(sql+"\x00\x00\x00"))
+		text := m.shared.texts.get(m.plan, present, 0, []byte(sql+"\x00\x00\x00"))
 		m.addOwnStatement(fmt.Sprint("s", i), &statement{sharedText: text})
 	}
 	return &Exposer{m}

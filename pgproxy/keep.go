@@ -83,7 +83,7 @@ func (s *session) endDoubt() error {
 	answered := false
 	mark := func(*pgwire.DataRow) { answered = true }
 	err := srv.query("SELECT 1", mark)
-	for err == nil && !answered || canceled(err) { // ends with the deadline
+	for n := 0; err == nil && !answered || canceled(err) && n < maxAttempts; n++ { // or ends with the deadline
 		if err == nil {
 			s.c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 			err = srv.answer(mark)
@@ -214,7 +214,7 @@ func (s *session) queryRemains(parts traces, settings bool) (rows []pgwire.Param
 	}
 	canary := m.canary()
 	rows, err = srv.settingRows(m.keepSQL(parts, settings, false))
-	for canceled(err) { // ends with the deadline
+	for n := 0; canceled(err) && n < maxAttempts; n++ {
 		rows, err = srv.settingRows(m.keepSQL(parts, settings, true))
 	}
 	if ordinary(err) {
@@ -279,8 +279,8 @@ func (s *session) execSoon(sql string) error {
 	srv := s.srv
 	_ = srv.conn.SetDeadline(time.Now().Add(requestTimeout))
 	err := srv.exec(sql)
-	for canceled(err) { // ends with the deadline
-		err = srv.exec(sql)
+	for n := 0; canceled(err) && n < maxAttempts; n++ {
+		err = srv.exec("ROLLBACK;" + sql) // sql may have begun a transaction
 	}
 	_ = srv.conn.SetDeadline(time.Time{})
 	if err != nil {
@@ -438,7 +438,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	srv.hidden = srv.hidden || hidden
 	same := !m.startupUnconfirmed && (!m.unnamedSetting || hidden) // the server connection has exactly these
 	m.startupUnconfirmed, m.unnamedSetting, m.kept, m.settingsReset, m.customGiven = false, false, true, false, m.customGiven[:0]
-	m.customBack, m.rolledBack = m.customBack[:0], false
+	m.customBack, m.rolledBack, m.unreported = m.customBack[:0], false, false
 	for _, p := range m.params {
 		i := tracked(p.Name)
 		switch {

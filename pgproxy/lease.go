@@ -250,7 +250,7 @@ func (s *session) sync() error {
 	if err == nil {
 		err = srv.exec(sql)
 	}
-	for canceled(err) && !s.wasCanceled() { // by the previous client's statement_timeout; until the deadline
+	for n := 0; canceled(err) && !s.wasCanceled() && n < maxAttempts; n++ { // by the previous client's statement_timeout
 		err = srv.exec(sql)
 	}
 	_ = srv.conn.SetDeadline(time.Time{})
@@ -279,6 +279,10 @@ func (s *session) wasCanceled() bool {
 // applied before its statement, or the check for session state behind it. A server that stalls, for example while its
 // disk does, must not cost the client its session: a direct connection only waits. Health checks find one that hangs.
 const requestTimeout = time.Minute
+
+// maxAttempts bounds how often such a request is sent again after the server has canceled it: with a statement_timeout of a
+// millisecond, for some seconds.
+const maxAttempts = 1000
 
 // checkTimeout bounds a request on a server connection of which nothing is lost if it is closed.
 const checkTimeout = 10 * time.Second

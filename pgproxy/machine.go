@@ -156,6 +156,8 @@ type work struct {
 
 	settingsOpen     bool // something that may change settings is not answered, or the Sync behind it is not; see knowsSettings
 	settingsUnsynced bool // no Sync came behind it
+	readsAgain       bool // if settingsOpen: servers read literals again behind it
+	unreported       bool // a statement has changed one of unreportedNames, and perhaps the settings have not been read since
 	tempsNoted       bool // the statement being judged makes a temporary table, by its text
 	tempsBound       bool // as tempsNoted, of the last Bind
 	tempsOpen        bool // the open transaction has made one
@@ -277,7 +279,7 @@ func (m *machine) begin(server *serverState) {
 	m.bound, m.boundOn, m.describedAgain, m.redescribed = nil, nil, nil, nil
 	m.customBack, m.rolledBack = m.customBack[:0], false
 	m.customs, m.customGiven, m.unnamedSetting, m.unexposed, m.listing = m.customs[:0], m.customGiven[:0], false, nil, listing{}
-	m.replay, m.restate, m.refusedReplay, m.settingsOpen, m.settingsUnsynced = false, false, false, false, false
+	m.replay, m.restate, m.refusedReplay, m.settingsOpen, m.settingsUnsynced, m.unreported = false, false, false, false, false, false
 	m.used, m.progress = 0, underWay
 	if m.mode == Transaction && m.sub == nil && server.left.any() {
 		m.progress = notBegun

@@ -172,7 +172,7 @@ func (m *machine) query(msg message) action {
 		if left&traceCustom != 0 {
 			m.noteUnknownName()
 		}
-		m.pushQuery(op{kind: opQuery, ends: m.endsTransaction(msg.body)})
+		m.pushQuery(op{kind: opQuery, ends: m.endsTransaction(msg.body)}, false)
 		return action{do: pass}
 	}
 	text, act := m.deallocating(msg)
@@ -189,14 +189,14 @@ func (m *machine) query(msg message) action {
 		drop = m.prepareStandIns(names)
 	}
 	m.note(left)
-	m.noteSettings(msg.body, left)
-	m.pushQuery(op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body), ends: m.endsTransaction(msg.body)})
+	again := m.noteSettings(msg.body, left).path || firstWord(msg.body, "discard")
+	m.pushQuery(op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body), ends: m.endsTransaction(msg.body)}, again)
 	return action{do: pass}
 }
 
-// pushQuery records a Query that goes to the server.
-func (m *machine) pushQuery(o op) {
-	m.mayChange(true, true)
+// pushQuery records a Query that goes to the server. again is that of mayChange.
+func (m *machine) pushQuery(o op, again bool) {
+	m.mayChange(true, again || m.tempsNoted, true)
 	o.temps, m.tempsNoted = m.tempsNoted, false
 	if !m.dropUnnamed(o) {
 		m.st.push(o)
@@ -219,7 +219,7 @@ func (m *machine) call(msg message) action {
 	} else {
 		m.note(traceUnknown | tracesOfCall(msg.body))
 	}
-	m.mayChange(true, true)
+	m.mayChange(true, false, true)
 	m.st.push(op{kind: opFunction})
 	return action{do: pass}
 }
@@ -270,9 +270,6 @@ func (m *machine) bind(msg message) (action, error) {
 	if m.st.skips() {
 		return action{do: take}, nil
 	}
-	if m.readsLater(name) {
-		return action{do: wait}, nil
-	}
 	left := m.tracesOfExecute(name)
 	if m.defersTo(left) {
 		return action{do: adapt}, nil
@@ -316,9 +313,7 @@ func (m *machine) bind(msg message) (action, error) {
 	m.noteSweep(portal, name, st)
 	m.noteBound(name, st, left)
 	m.bound, m.boundOn, m.portal = st, on, append(m.portal[:0], portal...)
-	steady := st != nil && st.steady || st == nil && m.unnamed.steady
-	m.mayChange(left&traceUnknown != 0 || !steady, false)
-	m.st.push(op{kind: opBind, st: st, on: on, ends: steady})
+	m.st.push(op{kind: opBind, st: st, on: on, ends: m.noteBind(name, st, left)})
 	if on == nil {
 		return action{do: pass}, nil // under the client's name
 	}
@@ -385,8 +380,6 @@ func (m *machine) describe(msg message) (action, error) {
 	var st *statement
 	var on *serverStatement
 	switch {
-	case object == pgwire.ObjectStatement && m.readsLater(name):
-		return action{do: wait}, nil
 	case object == pgwire.ObjectStatement:
 		m.alone = "" // the server may wait for a lock first
 		server, of, by, ok := m.ensure(name)

@@ -50,6 +50,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 			m.endTemps(m.st.tx != pgwire.TxIdle) // a block that no COMMIT has ended before
 			m.startOver()
 			m.rolledBack = m.rolledBack && m.server.flags&leftSettings != 0
+			m.unreported = m.unreported && m.server.flags&leftSettings != 0
 		}
 		if o != nil && o.deallocates() {
 			m.notDeallocated(o.name)

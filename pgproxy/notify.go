@@ -215,7 +215,7 @@ func (s *server) runSeparately(sql string, hit func() bool) (rows []pgwire.Param
 	defer func() { _ = s.conn.SetDeadline(time.Time{}) }()
 	const begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
 	rows, err = s.settingRows(begin + sql + ";COMMIT")
-	for canceled(err) && (hit == nil || !hit()) { // until the deadline
+	for n := 0; canceled(err) && (hit == nil || !hit()) && n < maxAttempts; n++ {
 		rows, err = s.settingRows("ROLLBACK;" + begin + "SET LOCAL statement_timeout = 0;" + sql + ";COMMIT")
 	}
 	if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !said.Fatal() {

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"unique"
 
 	"github.com/headpond/headpond/pgwire"
 )
@@ -49,6 +50,7 @@ func (m *machine) nameCertain(name string, has bool) bool {
 	if !has {
 		return true
 	}
+	m.chooseText(st)
 	on := m.server.stmts.find(st.sharedText)
 	return on == nil || !m.maybeSkipped(on.name)
 }
@@ -74,7 +76,7 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		m.rejectTooLarge(name, size)
 		return take
 	}
-	text := m.shared.texts.get(m.plan, present, body)
+	text := m.textFor(body)
 	left := text.tracesOf(m.shared.knowledge.now.Load())
 	names := m.executedByText(left, text)
 	switch {
@@ -117,8 +119,18 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		m.fresh = append(m.fresh, name)
 	}
 	m.pending = append(m.pending, name)
-	m.prepare(st, op{kind: opParse, name: name, swaps: probes})
+	m.prepare(st, present, op{kind: opParse, name: name, swaps: probes})
 	return take
+}
+
+// textFor returns the text of a client's Parse, with a reference.
+func (m *machine) textFor(body []byte) *sharedText {
+	text := m.shared.texts.get(m.plan, present, 0, body)
+	if of := m.privacy(text); of != 0 {
+		m.shared.texts.put(text)
+		text = m.shared.texts.get(m.plan, present, of, body)
+	}
+	return text
 }
 
 // probe makes the server refuse the Parse that follows if SQL has prepared a statement of that name.
@@ -140,15 +152,15 @@ func (m *machine) addOwnStatement(name string, st *statement) {
 	delete(m.doubtful, name)
 }
 
-// prepare sends Parse for a client's statement under a new name. o is the op for the answer. The server must not be
-// skipping messages.
-func (m *machine) prepare(st *statement, o op) *serverStatement {
+// prepare sends Parse for a client's statement under a new name, to be read under read. o is the op for the answer. The
+// server must not be skipping messages.
+func (m *machine) prepare(st *statement, read unique.Handle[reading], o op) *serverStatement {
 	srv, on := m.server, m.shared.texts.newServerStatement(st.sharedText)
 	if st.own == 0 {
 		st.own = on.at
 	}
-	commits := m.needsCommit([]byte(st.body), st.read)
-	m.beginReading(st.read, false)
+	commits := m.needsCommit([]byte(st.body), read)
+	m.beginReading(read, false)
 	o.st, o.on = st, on
 	m.st.push(o)
 	m.prepared = true
@@ -158,7 +170,7 @@ func (m *machine) prepare(st *statement, o op) *serverStatement {
 	}
 	srv.stmts.add(on)
 	m.sendParse(on.name, st.body)
-	m.endReading(st.read, false, commits)
+	m.endReading(read, false, commits)
 	if st.isDescribed() && m.st.push(op{kind: opInjectedDescribe, st: st, on: on}) {
 		m.ask(&pgwire.Describe{Object: pgwire.ObjectStatement, Name: on.name})
 	}
@@ -198,9 +210,8 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 	case st == nil:
 		m.closeStandIn(string(statementKey(name)))
 		return string(name), nil, nil, true // PREPARE in this transaction made it, or the server's error is the best answer
-	case st.plan != m.plan, st.moment != m.moments.now:
-		m.move(st, m.readingOf(st))
 	}
+	m.chooseText(st)
 	if on = m.server.stmts.use(st); on == nil && st.read != present && !m.canSet() {
 		m.move(st, present)
 		on = m.server.stmts.use(st)
@@ -209,7 +220,11 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 		if m.redescribed == st {
 			m.redescribed = nil
 		}
-		on = m.prepare(st, op{kind: opInjectedParse})
+		read := st.read
+		if !st.loose && st.literals {
+			read = m.explicitly(read, []byte(st.body))
+		}
+		on = m.prepare(st, read, op{kind: opInjectedParse})
 		if st.isDescribed() {
 			m.describedAgain = st
 		}

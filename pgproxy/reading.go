@@ -172,16 +172,74 @@ func createsAs(text []byte) bool {
 	}
 }
 
-// mayChange notes that a message may change settings, or does not, before it is pushed. synced means that its answer ends with
-// ReadyForQuery, before which the server reports them.
-func (m *machine) mayChange(may, synced bool) {
-	m.settingsOpen = may || m.settingsOpen && !m.st.canExecuteOwn()
+// mayChange notes that a message may change settings, or does not, before it is pushed, and that servers read literals again
+// behind it. synced means that its answer ends with ReadyForQuery, before which the server reports them.
+func (m *machine) mayChange(may, again, synced bool) {
+	known := m.knowsSettings()
+	m.readsAgain = may && again || m.readsAgain && !known
+	m.settingsOpen = may || !known
 	m.settingsUnsynced = !synced && (may || m.settingsUnsynced)
+}
+
+// noteBind is mayChange for a Bind. It returns op.ends.
+func (m *machine) noteBind(name []byte, st *statement, left traces) (ends bool) {
+	does, steady := m.unnamed.effect, m.unnamed.steady
+	switch {
+	case st != nil:
+		does, steady = st.effect, st.steady
+	case len(name) > 0: // SQL has prepared it
+		does = changed
+	}
+	changes := does == readAgain || does == changed || does == undone && m.reports != 0
+	m.mayChange(changes || left&traceUnknown != 0, m.tempsBound || does == readAgain, false)
+	return steady
 }
 
 // knowsSettings reports whether the settings with which the server will read the client's next message are known: nothing
 // before it may change them that is not answered and synced.
-func (m *machine) knowsSettings() bool { return !m.settingsOpen || m.st.canExecuteOwn() }
+func (m *machine) knowsSettings() bool {
+	m.settingsOpen = m.settingsOpen && !m.st.canExecuteOwn()
+	return !m.settingsOpen
+}
+
+// effect is what a statement may do to the settings under which texts are read, if it calls no unknown function.
+type effect byte
+
+const (
+	changed   effect = iota
+	kept             // nothing
+	undone           // it may undo changes
+	readAgain        // servers read literals again behind it, and it may change settings
+)
+
+// effectOf returns the effect of a text. calm is changesNoSetting, and found what settingsIn finds in it.
+func effectOf(text []byte, calm bool, found textSettings) effect {
+	switch {
+	case found.path || firstWord(text, "discard"):
+		return readAgain
+	case found.reads:
+		return changed
+	case calm, firstWord(text, "set"), firstWord(text, "savepoint"), firstWord(text, "release"):
+		return kept
+	case firstWord(text, "commit"), firstWord(text, "end"), firstWord(text, "rollback"):
+		return undone
+	}
+	return changed
+}
+
+// unreportedNames are settings, besides readNames, under which texts are read. Servers do not report them.
+var unreportedNames = []string{"array_nulls", "backslash_quote", "lc_monetary", "timezone_abbreviations", "transform_null_equals", "xmloption"}
+
+// noteRead notes that a text may change a setting.
+func (t *textSettings) noteRead(name string) {
+	if name == "" {
+		return
+	}
+	is := func(other string) bool { return strings.EqualFold(name, other) }
+	t.unreported = t.unreported || slices.ContainsFunc(unreportedNames, is)
+	t.path = t.path || is("search_path") || is(everything)
+	t.reads = t.reads || t.path || t.unreported || slices.ContainsFunc(readNames[:], is) || is("names") || is("time")
+}
 
 // changesNoSetting reports whether a text certainly changes no settings, if it calls no unknown function. The words that end a
 // transaction are not among those with which it may begin: they undo SET.
@@ -194,14 +252,14 @@ func changesNoSetting(text []byte) bool {
 	return isOneOf(text[:n], "select", "insert", "update", "delete", "merge", "values", "with", "begin", "start")
 }
 
-// readsLater reports whether a message has to wait for the answers to earlier ones, because the client's statement of a name
-// has to be parsed again, and they may change settings.
-func (m *machine) readsLater(name []byte) bool {
-	if m.knowsSettings() || !m.st.canExecuteOwnLater() {
-		return false
+// privacy returns whose statement of a text is to be used, nobody's for the one that clients share. If the settings may be others
+// than those of the plan, a server that plans its statements again, as after DDL, reads the literals under those, for all who use
+// the statement.
+func (m *machine) privacy(text *sharedText) uint64 {
+	if m.unreported || text.literals && !m.knowsSettings() {
+		return m.client
 	}
-	st := m.stmts[string(statementKey(name))]
-	return st != nil && st.literals && (st.plan != m.plan || st.moment != m.moments.now || m.server.stmts.find(st.sharedText) == nil)
+	return 0
 }
 
 // readingOf returns the reading for another Parse of a client's statement.
@@ -209,14 +267,22 @@ func (m *machine) readingOf(st *statement) unique.Handle[reading] {
 	if st.loose || !st.literals {
 		return present
 	}
-	return m.readAs(st.plan, st.read, st.moment != m.moments.now || !analyzed([]byte(st.body)))
+	again := st.moment != m.moments.now || !analyzed([]byte(st.body)) || !m.knowsSettings() && m.readsAgain
+	return m.readAs(st.plan, st.read, again)
+}
+
+// chooseText gives a client's statement the text that is to be on the server for its next use.
+func (m *machine) chooseText(st *statement) {
+	if st.plan != m.plan || st.moment != m.moments.now || st.of != m.privacy(st.sharedText) {
+		m.move(st, m.readingOf(st))
+	}
 }
 
 // move gives a client's statement the text of its present settings, after they have changed, or for a Parse before which the
 // reading cannot be set.
 func (m *machine) move(st *statement, read unique.Handle[reading]) {
 	old := st.sharedText
-	st.sharedText = m.shared.texts.get(m.plan, read, []byte(old.body))
+	st.sharedText = m.shared.texts.get(m.plan, read, m.privacy(old), []byte(old.body))
 	m.shared.texts.put(old)
 	st.moment = m.moments.now
 }
@@ -224,27 +290,62 @@ func (m *machine) move(st *statement, read unique.Handle[reading]) {
 // canSet reports whether the reading can be set in front of a Parse. In a failed transaction both get the error that the client
 // expects, and the reading stays.
 func (m *machine) canSet() bool {
-	return m.knowsSettings() && !m.st.copyIn && !m.refusedReplay
+	return !m.st.copyIn && !m.refusedReplay
+}
+
+// explicitly returns the settings of the plan for a reading of a text that is present, if the server may have others by now.
+func (m *machine) explicitly(read unique.Handle[reading], text []byte) unique.Handle[reading] {
+	if read != present || m.knowsSettings() || m.readsAgain || !m.canSet() || !analyzed(text) {
+		return read
+	}
+	now, _ := inPlan(m.plan.Value())
+	if slices.Contains(now[:], "") || !isASCII(strings.Join(now[:], "")) {
+		return present
+	}
+	return unique.Make(now)
 }
 
 // beginReading sets a reading in front of a Parse, and endReading sets the client's behind it. They do nothing if it is present.
+// If the client's is not known, the server keeps it meanwhile, in custom settings for the transaction.
 func (m *machine) beginReading(read unique.Handle[reading], own bool) {
-	if read != present {
-		now, _ := inPlan(m.plan.Value())
-		m.setReading(now, read.Value(), own)
+	if read == present {
+		return
 	}
+	now, _ := inPlan(m.plan.Value())
+	known, to := m.knowsSettings(), read.Value()
+	var calls []string
+	for i, name := range readNames {
+		if !known {
+			calls = append(calls, setConfig("headpond."+name, "pg_catalog.current_setting("+quote(name)+")"))
+		}
+		if !known || now[i] != to[i] {
+			calls = append(calls, setConfig(name, quote(to[i])))
+		}
+	}
+	m.setReading(calls, own)
 }
 
-// With commits it ends the transaction, which has the same effect; see needsCommit.
+// With commits endReading ends the transaction, which has the same effect; see needsCommit.
 func (m *machine) endReading(read unique.Handle[reading], own, commits bool) {
-	switch {
-	case read == present:
-	case commits:
-		m.inject("COMMIT", own)
-	default:
-		now, _ := inPlan(m.plan.Value())
-		m.setReading(read.Value(), now, own)
+	if read == present {
+		return
 	}
+	if commits {
+		m.inject("COMMIT", own)
+		return
+	}
+	now, _ := inPlan(m.plan.Value())
+	known, was := m.knowsSettings(), read.Value()
+	var calls []string
+	for i, name := range readNames {
+		switch {
+		case !known:
+			calls = append(calls, setConfig(name, "pg_catalog.current_setting("+quote("headpond."+name)+")"))
+		case now[i] != was[i]:
+			calls = append(calls, setConfig(name, quote(now[i])))
+		}
+	}
+	m.setReading(calls, own)
 }
 
 // needsCommit reports whether a statement is CALL, for which a transaction that only the reading has begun must be over: from
@@ -253,18 +354,14 @@ func (m *machine) needsCommit(body []byte, read unique.Handle[reading]) bool {
 	return read != present && m.st.tx == pgwire.TxIdle && m.st.canExecuteOwn() && firstWord(body, "call")
 }
 
-// setReading has the server change settings for the transaction, in which they have known values. With own it does so in a
-// request of the gateway's own.
-func (m *machine) setReading(from, to reading, own bool) {
-	var sql strings.Builder
-	sep := "SELECT WHERE "
-	for i, name := range readNames {
-		if from[i] != to[i] {
-			sql.WriteString(sep + "pg_catalog.set_config(" + quote(name) + "," + quote(to[i]) + ",true) IS NULL")
-			sep = " OR "
-		}
-	}
-	m.inject(sql.String(), own)
+// setConfig returns SQL, which is not true, that changes a setting for the transaction.
+func setConfig(name, value string) string {
+	return "pg_catalog.set_config(" + quote(name) + "," + value + ",true) IS NULL"
+}
+
+// setReading has the server change settings, by calls of setConfig. With own it does so in a request of the gateway's own.
+func (m *machine) setReading(calls []string, own bool) {
+	m.inject("SELECT WHERE "+strings.Join(calls, " OR "), own)
 }
 
 // inject has the server execute a statement that uses neither the unnamed statement nor the unnamed portal, and returns no rows.

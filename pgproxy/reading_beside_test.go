@@ -26,12 +26,15 @@ var readingTexts = []string{
 func readingRequest(r *rand.Rand) (ms []pgwire.Message) {
 	for range 1 + r.IntN(5) {
 		text, name := readingTexts[r.IntN(len(readingTexts))], string('a'+rune(r.IntN(4)))
-		switch r.IntN(6) {
+		switch r.IntN(8) {
 		case 0, 1:
 			ms = append(ms, query(text))
 		case 2:
 			ms = append(ms, &pgwire.Close{Object: 'S', Name: name}, &pgwire.Parse{Name: name, Query: text}, &pgwire.Sync{})
 		default:
+			for range r.IntN(3) {
+				ms = append(ms, &pgwire.Bind{Statement: string('a' + rune(r.IntN(4)))}, &pgwire.Execute{})
+			}
 			ms = append(ms, &pgwire.Bind{Statement: name}, &pgwire.Execute{}, &pgwire.Sync{})
 		}
 	}
@@ -60,7 +63,7 @@ func TestReadingsBesideOthers(t *testing.T) {
 	}
 	for client := range uint64(3) {
 		compared.Go(func() {
-			for script := range uint64(5) {
+			for script := range uint64(10) {
 				compareReadings(t, g, db, rand.New(rand.NewPCG(client, script)), fmt.Sprint("client ", client, ", script ", script))
 			}
 		})
@@ -94,8 +97,8 @@ func leaveAmidReadings(t *testing.T, g *gateway, r *rand.Rand) {
 }
 
 func compareReadings(t *testing.T, g *gateway, db *pgtest.Cluster, r *rand.Rand, name string) {
-	direct := &stateScript{w: dialDirect(t, db), values: map[string]string{}}
-	through := &stateScript{w: g.dial(t), values: map[string]string{}}
+	direct := &stateScript{w: dialDirect(t, db), values: map[string]string{}, channel: "none"}
+	through := &stateScript{w: g.dial(t), values: map[string]string{}, channel: "none"}
 	defer func() { _, _ = direct.w.Close(), through.w.Close() }()
 	before := ""
 	for range 20 {

@@ -19,20 +19,24 @@ type textSettings struct {
 	resets  bool     // there is SET … TO DEFAULT, which has the tag of any SET
 	given   []string // the custom settings that may get an empty value for the session, and are not reset behind it
 	back    []string // the custom settings that return to those of the session's start; "all" stands for all
+
+	reads      bool // it may change, also for the transaction only, a setting under which texts are read
+	path       bool // the search_path
+	unreported bool // one of unreportedNames
 }
 
 // any reports whether something was found.
 func (t textSettings) any() bool {
-	return t.changes || len(t.customs) > 0 || t.hidden || t.resets || len(t.back) > 0
+	return t.changes || len(t.customs) > 0 || t.hidden || t.resets || len(t.back) > 0 || t.reads
 }
 
 // noteSettings records the settings that the text of the next statement may change. left is judge's result for it.
-func (m *machine) noteSettings(text []byte, left traces) {
-	found := settingsIn(text)
+func (m *machine) noteSettings(text []byte, left traces) (found textSettings) {
+	found = settingsIn(text)
 	if found.changes {
 		m.settingChanged()
 	}
-	m.unnamedSetting = m.unnamedSetting || found.unnamed
+	m.unnamedSetting, m.unreported = m.unnamedSetting || found.unnamed, m.unreported || found.unreported
 	if found.hidden || left&traceCustom != 0 && len(found.customs) == 0 {
 		m.noteUnknownName()
 	}
@@ -55,6 +59,7 @@ func (m *machine) noteSettings(text []byte, left traces) {
 			m.customs = append(m.customs, name)
 		}
 	}
+	return found
 }
 
 // settingsIn examines a text. Most texts contain nothing, which maySet finds out quickly.
@@ -99,12 +104,13 @@ func settingsIn(text []byte) (found textSettings) {
 			if session = !setsLocally(rest); session && !configuresSomething(rest) {
 				found.giveOrReset(name, false)
 			}
-			found.hidden = found.hidden || !known
+			found.hidden, found.reads = found.hidden || !known, found.reads || !known
 			found.unnamed = found.unnamed || session && !known
 		case isWord(word, "pg_settings"):
-			session = update
+			session, found.reads = update, found.reads || update
 		}
 		begins = false
+		found.noteRead(name)
 		found.changes = found.changes || session
 		switch {
 		case strings.HasSuffix(name, "."): // the remainder is computed

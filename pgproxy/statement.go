@@ -64,6 +64,7 @@ type sharedText struct {
 	fetches  bool                    // it is a FETCH, see described
 	sets     bool                    // settingsIn finds something in it
 	steady   bool                    // changesNoSetting, and not sets
+	effect   effect                  // effectOf
 	literals bool                    // hasLiterals
 	executes []string                // the names of statements that the text executes by SQL, see executedBy; not changed
 	judged   atomic.Pointer[verdict] // the last verdict; see leaves
@@ -84,6 +85,7 @@ func (t *sharedText) tracesOf(c *catalog) traces {
 type textKey struct {
 	plan unique.Handle[string]  // the settings that affect the meaning of the text
 	read unique.Handle[reading] // other settings, under which the text is read; see reading.go
+	of   uint64                 // machine.client, if the server may read the text otherwise; 0 = nobody's; see privacy
 	body string                 // the body of Parse after the name: query, NUL, types
 }
 
@@ -99,13 +101,15 @@ type sharedTexts struct {
 	byKey map[textKey]*sharedText
 }
 
-// get returns the text of a body under the settings of plan, made if necessary, and adds a reference.
-func (t *sharedTexts) get(plan unique.Handle[string], read unique.Handle[reading], body []byte) *sharedText {
-	if text := t.find(plan, read, body); text != nil {
+// get returns the text of a body under the settings of plan, made if necessary, and adds a reference. of is that of textKey.
+func (t *sharedTexts) get(plan unique.Handle[string], read unique.Handle[reading], of uint64, body []byte) *sharedText {
+	if text := t.find(plan, read, of, body); text != nil {
 		return text
 	}
-	made := &sharedText{textKey: textKey{plan, read, string(body)}, sweeps: sweeps(body), fetches: fetches(body), sets: settingsIn(body).any(), executes: executedBy(body)} // before mu is locked
-	made.steady, made.literals = !made.sets && changesNoSetting(body), hasLiterals(body)
+	found := settingsIn(body) // before mu is locked
+	made := &sharedText{textKey: textKey{plan, read, of, string(body)}, sweeps: sweeps(body), fetches: fetches(body), sets: found.any(), executes: executedBy(body)}
+	calm := changesNoSetting(body)
+	made.steady, made.effect, made.literals = !made.sets && calm, effectOf(body, calm, found), hasLiterals(body)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := t.byKey[made.textKey]
@@ -121,10 +125,10 @@ func (t *sharedTexts) get(plan unique.Handle[string], read unique.Handle[reading
 }
 
 // find is get for a text that exists, nil if there is none.
-func (t *sharedTexts) find(plan unique.Handle[string], read unique.Handle[reading], body []byte) *sharedText {
+func (t *sharedTexts) find(plan unique.Handle[string], read unique.Handle[reading], of uint64, body []byte) *sharedText {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	text := t.byKey[textKey{plan, read, string(body)}]
+	text := t.byKey[textKey{plan, read, of, string(body)}]
 	if text != nil {
 		text.refs++
 	}
@@ -135,7 +139,7 @@ func (t *sharedTexts) find(plan unique.Handle[string], read unique.Handle[readin
 func (t *sharedTexts) getAccepted(plan unique.Handle[string], body []byte) *sharedText {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	text := t.byKey[textKey{plan, present, string(body)}]
+	text := t.byKey[textKey{plan, present, 0, string(body)}]
 	if text == nil || !text.accepted.Load() {
 		return nil
 	}

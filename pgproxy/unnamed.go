@@ -23,6 +23,7 @@ type unnamed struct {
 	sweeps bool                  // as in sharedText
 	sets   bool                  // as in sharedText
 	steady bool                  // as in sharedText
+	effect effect                // as in sharedText
 	loose  bool                  // as in statement
 	left   traces                // what it may leave
 	by     uint32                // catalog.version, as of left
@@ -110,11 +111,13 @@ func (m *machine) parseUnnamed(msg message) action {
 	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id, left: left, by: c.versionOf(), loose: m.settingsUnsynced}, id, true
 	if kept {
 		m.unnamed.text = m.keep(msg.body[1:])
-		m.unnamed.steady = changesNoSetting(m.unnamed.text)
+		var found textSettings
 		if !quiet {
-			m.unnamed.sweeps, m.unnamed.sets = sweeps(msg.body[1:]), settingsIn(msg.body[1:]).any()
-			m.unnamed.steady = m.unnamed.steady && !m.unnamed.sets
+			found = settingsIn(msg.body[1:])
+			m.unnamed.sweeps, m.unnamed.sets = sweeps(msg.body[1:]), found.any()
 		}
+		calm := changesNoSetting(m.unnamed.text)
+		m.unnamed.steady, m.unnamed.effect = !m.unnamed.sets && calm, effectOf(m.unnamed.text, calm, found)
 	}
 	return action{do: pass}
 }
@@ -182,10 +185,11 @@ func (m *machine) ensureUnnamed() {
 
 // unnamedRead returns the reading for another Parse of the client's unnamed statement.
 func (m *machine) unnamedRead() unique.Handle[reading] {
-	if m.unnamed.plan == m.plan || m.unnamed.plan == (unique.Handle[string]{}) || !m.canSet() || !hasLiterals(m.unnamed.text) {
+	u := &m.unnamed
+	if u.plan == m.plan && m.knowsSettings() || u.plan == (unique.Handle[string]{}) || !m.canSet() || !hasLiterals(u.text) {
 		return present
 	}
-	return m.readAs(m.unnamed.plan, present, m.unnamed.moment != m.moments.now || !analyzed(m.unnamed.text))
+	return m.explicitly(m.readAs(u.plan, present, u.moment != m.moments.now || !analyzed(u.text)), u.text)
 }
 
 // knowsUnnamed reports whether a message that uses the unnamed statement can be judged now: the pending messages have

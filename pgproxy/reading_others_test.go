@@ -1,0 +1,87 @@
+package pgproxy_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+type otherReading struct{ setting, value, sql string }
+
+// otherReadings are settings under which literals are read when a statement is parsed, each with another value and a statement that
+// this value would change. Servers report the first three.
+var otherReadings = []otherReading{
+	{"DateStyle", "German", "select date '01/02/2020' - date '2020-01-01'"},
+	{"TimeZone", "'Asia/Seoul'", "select extract(epoch from '2020-01-01 12:00'::timestamptz)"},
+	{"IntervalStyle", "sql_standard", "select extract(epoch from interval '-1 2:03')"},
+	{"array_nulls", "off", "select '{NULL}'::text[]"},
+	{"timezone_abbreviations", "India", "select extract(epoch from '2020-01-01 12:00 IST'::timestamptz)"},
+	{"transform_null_equals", "on", "select (select null::int) = null"},
+}
+
+// TestReadingsOfAnotherClient has two clients prepare the same text, the server plan all statements again, and one client use its
+// statement, or prepare the text, under another value of a setting, of which the gateway cannot know yet. The other client's statement
+// stays as it was.
+func TestReadingsOfAnotherClient(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, `create or replace function reads_otherwise(name text, value text) returns text language plpgsql as $$ begin return set_config(name, value, true); end $$`)
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	for i, r := range otherReadings {
+		for way, requests := range waysToRead(r, i < 3) {
+			t.Run(r.setting+" "+way, func(t *testing.T) {
+				w, other := g.dial(t), g.dial(t)
+				for _, c := range []*wire{w, other} {
+					c.ask(parse("s", r.sql)...)
+				}
+				_, want := w.ask(run("s")...)
+				db.Exec(t, "create schema invalidates; drop schema invalidates")
+				for _, request := range requests {
+					other.send(request...)
+					for _, m := range request {
+						for range answersTo(m) {
+							other.until(pgwire.TypeReadyForQuery)
+						}
+					}
+				}
+				if _, got := w.ask(run("s")...); got != want {
+					t.Errorf("the statement returns %q, before %q", got, want)
+				}
+			})
+		}
+	}
+}
+
+// waysToRead are the requests with which a client reads r.sql under r.value. reported means that servers report the setting: of others the
+// gateway learns by their names only.
+func waysToRead(r otherReading, reported bool) map[string][][]pgwire.Message {
+	s, call := run("s")[:2], &pgwire.Bind{Statement: "set", Params: [][]byte{[]byte(r.setting), []byte(strings.Trim(r.value, "'"))}}
+	set, local := "set "+r.setting+" = "+r.value, "set local "+r.setting+" = "+r.value
+	config := "set_config('" + r.setting + "','" + strings.Trim(r.value, "'") + "',true)"
+	ways := map[string][][]pgwire.Message{
+		"in a pipeline":         {parse("set", set), append(run("set")[:2], run("s")...)},
+		"local in a pipeline":   {parse("set", local), append(run("set")[:2], run("s")...)},
+		"set_config":            {append(append(parse("", "select "+config)[:1], run("")[:2]...), run("s")...)},
+		"behind a Query":        {append(ask(set), run("s")...)},
+		"in a block":            {ask("begin"), ask(local), run("s"), ask("rollback")},
+		"in a block, at once":   {append(ask("begin", local), run("s")...), ask("rollback")},
+		"in a block, for good":  {ask("begin"), ask(set), run("s"), ask("rollback")},
+		"set_config in a block": {ask("begin"), ask("select " + config), run("s"), ask("rollback")},
+		"before a rollback":     {ask("begin"), ask(local), parse("rollback", "rollback"), ask("begin"), ask(local), run("rollback", "s")},
+		"and back":              {parse("set", set), parse("reset", "reset "+r.setting), run("set", "s", "reset")},
+		"described":             {parse("set", set), append(run("set")[:2], &pgwire.Describe{Object: 'S', Name: "s"}, &pgwire.Sync{})},
+		"a Parse":               {parse("set", set), append(run("set")[:2], parse("n", r.sql)...)},
+		"a Parse, and back":     {parse("set", set), parse("reset", "reset "+r.setting), append(append(run("set")[:2], parse("n", r.sql)[0]), run("reset")...)},
+		"a Parse in a block":    {ask("begin"), ask(local), parse("n", r.sql), ask("rollback")},
+	}
+	if reported {
+		called := []pgwire.Message{call, &pgwire.Execute{}}
+		ways["a function"] = [][]pgwire.Message{parse("set", "select reads_otherwise($1,$2)"), append(append(called, s...), &pgwire.Sync{})}
+		ways["a name unknown"] = [][]pgwire.Message{parse("set", "select set_config($1,$2,true)"), append(append(called, s...), &pgwire.Sync{})}
+		ways["a function before a Parse"] = [][]pgwire.Message{parse("set", "select reads_otherwise($1,$2)"), append(called, parse("n", r.sql)...)}
+		ways["a function in a block"] = [][]pgwire.Message{ask("begin"), ask("select reads_otherwise" + strings.TrimSuffix(config[len("set_config"):], ",true)") + ")"), run("s"), ask("rollback")}
+	}
+	return ways
+}
