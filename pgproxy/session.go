@@ -576,7 +576,7 @@ func (s *session) protocolError(code string, err error) error {
 func (s *session) refuse(err error) error {
 	m := s.leaseError(err)
 	s.c.CountSQLState(m.Code)
-	s.c.Logger().Warn("client refused", "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
+	s.c.warnLimited("client refused", s.b.cfg.Name, "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
 	m.Severity, m.SeverityUnlocalized = pgwire.SeverityFatal, pgwire.SeverityFatal
 	s.c.Writer.Send(m)
 	_ = s.c.Conn.SetDeadline(time.Now().Add(lingerTime))
