@@ -617,6 +617,14 @@ func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 		return m
 	default:
 		if said := loginErrorOf(err); said != nil {
+			if errors.Is(err, upstream.ErrTenant) { // the client chose the database: that does not mean that the server is in trouble
+				switch said.Code {
+				case pgwire.StateInvalidCatalogName:
+					reason = listener.ReasonUnknownDatabase
+				case pgwire.StateInsufficientPrivilege:
+					reason = listener.ReasonAuthFailed
+				}
+			}
 			s.c.CountError(reason)
 			return said
 		}
