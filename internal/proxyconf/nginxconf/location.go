@@ -29,6 +29,9 @@ func (v *view) servers(hosts []host, main host) (rules []*proxyconf.Rule) {
 	var all []named
 	seen := map[string]bool{}
 	for _, h := range hosts {
+		if !slices.ContainsFunc(hosts, func(o host) bool { return o.server != main.server }) {
+			break // it has all requests, whatever its names are
+		}
 		for _, d := range h.server.all("server_name") {
 			for _, name := range d.words[1:] {
 				for _, n := range v.hostNames(d, name) {
