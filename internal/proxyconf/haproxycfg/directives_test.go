@@ -62,7 +62,8 @@ var directives = []directive{
 	// checks
 	{back: "default-server inter 500 rise 1 fall 4; server a 10.0.0.1:80 check", want: []string{"tcp: true", "interval: 500ms", "rise: 1", "fall: 4"}},
 	{back: "option httpchk GET /up; timeout check 3s; server a 10.0.0.1:80 check port 81", want: []string{"http: /up", "timeout: 3s", "port: 81"}},
-	{back: "option httpchk; http-check send meth GET uri /h hdr Host x; http-check expect status 200-202; server a 10.0.0.1:80 check", want: []string{"http: /h", "expect: [200, 201, 202]", "no header Host"}},
+	{back: "option httpchk; http-check send meth GET uri /h hdr Host x.example hdr X-A b; http-check expect status 200-202; server a 10.0.0.1:80 check", want: []string{"http: /h", "host: x.example", "expect: [200, 201, 202]", "no header X-A"}},
+	{back: `option httpchk GET /h HTTP/1.1\r\nHost:\ x.example; server a 10.0.0.1:80 check`, want: []string{"http: /h", "host: x.example"}, not: "NOT SUPPORTED"},
 	{back: "option httpchk; http-check expect string ok; server a 10.0.0.1:80 check", want: []string{"GET /, not OPTIONS", "http-check expect: NOT SUPPORTED"}},
 	{back: "option ssl-hello-chk; server a 10.0.0.1:80 check", want: []string{"option ssl-hello-chk: differs", "tcp: true"}},
 	{back: "option httpchk GET /up; server a 10.0.0.1:443 check check-ssl ca-file /no/such/etc/ca", want: []string{"https: /up", "ca: /no/such/etc/ca"}},
