@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ func (g *Gateway) healthOf(u *config.Upstream, dial upstream.DialFunc) (upstream
 
 func (g *Gateway) httpCheck(u *config.Upstream, dial upstream.DialFunc) (upstream.HTTPCheck, error) {
 	c := u.Health
-	check := upstream.HTTPCheck{Path: c.HTTP, Host: u.SourceHost(), Dial: dial, Expect: c.Expect}
+	check := upstream.HTTPCheck{Path: c.HTTP, Host: cmp.Or(c.Host, u.SourceHost()), Dial: dial, Expect: c.Expect}
 	settings := u.TLS
 	if c.Port != 0 {
 		settings = nil // the settings are for the upstream's own port
@@ -72,7 +73,7 @@ func (g *Gateway) httpCheck(u *config.Upstream, dial upstream.DialFunc) (upstrea
 }
 
 func (g *Gateway) grpcCheck(u *config.Upstream, dial upstream.DialFunc) (check upstream.GRPCCheck, err error) {
-	check = upstream.GRPCCheck{Service: u.Health.Service, Host: u.SourceHost(), Dial: dial}
+	check = upstream.GRPCCheck{Service: u.Health.Service, Host: cmp.Or(u.Health.Host, u.SourceHost()), Dial: dial}
 	if u.Health.Port == 0 { // the settings are for the upstream's own port
 		check.TLS, err = g.checkTLS(u, u.TLS)
 	}

@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"crypto/tls"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -96,4 +97,30 @@ func picky(t *testing.T, authority *atomic.Pointer[certs.Authority], token *atom
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s
+}
+
+// TestHealthCheckNamesItsHost: a server with several hosts gets the one of the check.
+func TestHealthCheckNamesItsHost(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if host, _, _ := net.SplitHostPort(r.Host); host != "app.example" {
+			w.WriteHeader(http.StatusMisdirectedRequest)
+		}
+	}))
+	defer s.Close()
+	for host, healthy := range map[string]bool{"": false, ", host: app.example": true, ", host: other.example": false} {
+		cfg := parse(t, `
+listeners: [{name: l, protocol: http, listen: "127.0.0.1:0", http: {routes: [{path: /, upstream: u}]}}]
+upstreams:
+  u:
+    endpoints: ["`+s.Listener.Addr().String()+`"]
+    health: {http: /`+host+`}
+`)
+		probe, err := gateway.ProbeOf(cfg.Upstream("u"), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := probe(t.Context(), s.Listener.Addr().String()); (err == nil) != healthy {
+			t.Errorf("%q: %v", host, err)
+		}
+	}
 }

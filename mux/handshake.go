@@ -125,6 +125,9 @@ func (h *handshake) asClient(ctx context.Context) error {
 	if err := h.readHello(); err != nil {
 		return err
 	}
+	if h.theirs.Session == [16]byte{} { // as in a client's
+		return h.deny(frame.CodeProtocol, protocolError("the other side is a client, too, or repeats what it gets"))
+	}
 	if err := h.agree(); err != nil {
 		return err
 	}

@@ -84,11 +84,12 @@ func TestHandshakeViolations(t *testing.T) {
 
 // TestServerThatChoosesWrong: a client takes no answer that it did not offer.
 func TestServerThatChoosesWrong(t *testing.T) {
-	good := frame.Hello{MinVersion: 1, MaxVersion: 1, MaxFrame: 32 << 10, MaxChannels: 10, ChannelWindow: 64 << 10, SessionWindow: 1 << 20}
+	good := frame.Hello{MinVersion: 1, MaxVersion: 1, MaxFrame: 32 << 10, MaxChannels: 10, ChannelWindow: 64 << 10, SessionWindow: 1 << 20, Session: [16]byte{1}}
 	for name, change := range map[string]func(*frame.Hello){
-		"another version":       func(h *frame.Hello) { h.MinVersion, h.MaxVersion = 2, 2 },
-		"a feature not offered": func(h *frame.Hello) { h.Offered, h.Replay = frame.FeatureResume, frame.MinReplay },
-		"no window":             func(h *frame.Hello) { h.ChannelWindow = 1 },
+		"another version":         func(h *frame.Hello) { h.MinVersion, h.MaxVersion = 2, 2 },
+		"a feature not offered":   func(h *frame.Hello) { h.Offered, h.Replay = frame.FeatureResume, frame.MinReplay },
+		"the session of a client": func(h *frame.Hello) { h.Session = [16]byte{} },
+		"no window":               func(h *frame.Hello) { h.ChannelWindow = 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			here, there := tcpPair(t)
@@ -108,5 +109,15 @@ func TestServerThatChoosesWrong(t *testing.T) {
 				t.Errorf("the server got %q", last)
 			}
 		})
+	}
+}
+
+// TestEchoIsNoServer: a client at the wrong port, where a server repeats what it gets, has no session with itself.
+func TestEchoIsNoServer(t *testing.T) {
+	here, there := tcpPair(t)
+	defer there.Close()
+	go io.Copy(there, there)
+	if _, err := mux.Client(bg, here, mux.Config{}); !errors.Is(err, mux.ErrHandshake) || !strings.Contains(err.Error(), "repeats what it gets") {
+		t.Error(err)
 	}
 }

@@ -191,6 +191,21 @@ func (c *Client) attrs() []slog.Attr {
 // Logger returns a logger that adds the client's address, user, database and application_name.
 func (c *Client) Logger() *slog.Logger { return slog.New((*clientLog)(c)) }
 
+// warnLimited logs a warning about the client's session. A server that is down fails thousands of clients a second, so the
+// listener logs as many lines of msg and about as of a Report; with an access log all, because that has no line about what failed.
+// about is the upstream; no text of a client's, as each is kept.
+func (c *Client) warnLimited(msg, about string, args ...any) {
+	if c.AccessLog() {
+		c.Logger().Warn(msg, args...)
+		return
+	}
+	var all []any
+	for _, a := range c.attrs() {
+		all = append(all, a)
+	}
+	c.proxy.srv.LogLimited(msg+" "+about, slog.LevelWarn, msg, append(all, args...)...)
+}
+
 // logs reports whether the log has lines of a level. Most gateways log nothing about a client that comes and goes, and need
 // not make the line's attributes.
 func (c *Client) logs(ctx context.Context, level slog.Level) bool {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
 )
@@ -202,6 +203,10 @@ func TestPairsOwnErrors(t *testing.T) {
 		g.wantRefused(t, c.user, c.password, c.database, c.code, c.message, c.hint)
 		isUser(t, g.login(t, "bob", "bob's secret", "till"), "bob", "till")
 	}
+	conntest.Eventually(t, "a database that is not there or not allowed is no trouble of the server", func() bool {
+		errs := g.Stats().Errors
+		return errs[listener.ReasonUnknownDatabase] == 1 && errs[listener.ReasonAuthFailed] == 1
+	})
 	if all, _ := g.backend.Pairs(); len(all) != 1 {
 		t.Errorf("the pairs are %v, want that of bob only", all)
 	}

@@ -114,6 +114,36 @@ func TestExhausted(t *testing.T) {
 	conntest.Eventually(t, "four are counted", func() bool { return g.Stats().Errors[listener.ReasonPoolExhausted] == 4 })
 }
 
+// TestFloodOfFailures: the log names a cause, and not each of thousands of statements that fail for it. With an access log each has its line.
+func TestFloodOfFailures(t *testing.T) {
+	for _, access := range []bool{false, true} {
+		g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+			c.Listener.AccessLog = access
+			pc.Limits.MaxSize, pc.Limits.MaxWaiters = 1, -1
+		})
+		holder, other := g.connect(t, ""), g.connect(t, "")
+		do(t, holder, "begin")
+		fail := func() {
+			if _, err := other.Exec(t.Context(), "select 1", pgx.QueryExecModeSimpleProtocol); sqlstate(err) != "53300" {
+				t.Fatalf("exhausted pool: %v", err)
+			}
+		}
+		if !access {
+			conntest.Eventually(t, "a line says how many were omitted", func() bool {
+				for range 30 {
+					fail()
+				}
+				return g.log.Line("no server connection", "client=", "application_name=", "upstream=pg", "sqlstate=53300", "unlogged_before=") != ""
+			})
+			continue
+		}
+		for range 30 {
+			fail()
+		}
+		conntest.Eventually(t, "each has a line", func() bool { return strings.Count(g.log.String(), "no server connection") == 30 })
+	}
+}
+
 func TestTooManyClients(t *testing.T) {
 	server, _ := certs.New().Configs()
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {

@@ -304,7 +304,7 @@ func (s *session) notLeased(typ byte, err error) error {
 		return fmt.Errorf("%w: %w", errSettingsKept, err)
 	}
 	m := s.leaseError(err)
-	s.c.Logger().Warn("no server connection", "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
+	s.c.warnLimited("no server connection", s.b.cfg.Name, "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
 	if m.Code != pgwire.StateQueryCanceled && s.b.retired.Load() || errors.Is(err, pool.ErrClosed) {
 		return errRetired
 	}
@@ -639,7 +639,7 @@ func (s *session) backendGone(cause error, mayStay bool) error {
 func (s *session) reportLost(cause error, stay bool) *backendError {
 	lost := &backendError{endpoint: s.srv.endpoint, err: cause}
 	s.c.CountError(listener.ReasonBackendGone)
-	s.c.Logger().Warn("server connection lost", "upstream", s.b.cfg.Name, "endpoint", lost.endpoint, "error", cause, "client_stays", stay)
+	s.c.warnLimited("server connection lost", s.b.cfg.Name, "upstream", s.b.cfg.Name, "endpoint", lost.endpoint, "error", cause, "client_stays", stay)
 	if s.srv.r.Left() > 0 {
 		return lost
 	}

@@ -241,7 +241,7 @@ func (s *session) lostBegun(err error) error {
 		return err
 	}
 	s.c.CountError(listener.ReasonBackendGone)
-	s.c.Logger().Warn("no server connection to begin the client's transaction on", "upstream", s.b.cfg.Name, "error", err)
+	s.c.warnLimited("no server connection to begin the client's transaction on", s.b.cfg.Name, "upstream", s.b.cfg.Name, "error", err)
 	_ = s.c.Fatal(pgwire.StateConnectionFailure, unavailableText(s.b.cfg.Name, err), "The transaction has done nothing. Connect again.")
 	return &backendError{endpoint: s.lease.Endpoint(), err: errors.Join(errNotBegun, err)}
 }

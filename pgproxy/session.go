@@ -576,7 +576,7 @@ func (s *session) protocolError(code string, err error) error {
 func (s *session) refuse(err error) error {
 	m := s.leaseError(err)
 	s.c.CountSQLState(m.Code)
-	s.c.Logger().Warn("client refused", "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
+	s.c.warnLimited("client refused", s.b.cfg.Name, "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
 	m.Severity, m.SeverityUnlocalized = pgwire.SeverityFatal, pgwire.SeverityFatal
 	s.c.Writer.Send(m)
 	_ = s.c.Conn.SetDeadline(time.Now().Add(lingerTime))
@@ -617,6 +617,14 @@ func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 		return m
 	default:
 		if said := loginErrorOf(err); said != nil {
+			if errors.Is(err, upstream.ErrTenant) { // the client chose the database: that does not mean that the server is in trouble
+				switch said.Code {
+				case pgwire.StateInvalidCatalogName:
+					reason = listener.ReasonUnknownDatabase
+				case pgwire.StateInsufficientPrivilege:
+					reason = listener.ReasonAuthFailed
+				}
+			}
 			s.c.CountError(reason)
 			return said
 		}

@@ -47,15 +47,18 @@ type startup struct {
 }
 
 // log returns a logger with the client's attributes so far.
-func (g *startup) log() *slog.Logger {
-	l := g.proxy.srv.Logger().With("client", g.conn.RemoteAddr().String())
+func (g *startup) log() *slog.Logger { return g.proxy.srv.Logger().With(g.who()...) }
+
+// who identifies the client, as far as it is known.
+func (g *startup) who() []any {
+	args := []any{"client", g.conn.RemoteAddr().String()}
 	if g.login != nil {
-		l = l.With("user", g.login.User, "database", g.login.Database, "application_name", g.login.ApplicationName)
+		return append(args, "user", g.login.User, "database", g.login.Database, "application_name", g.login.ApplicationName)
 	} else if g.startup != nil {
-		l = l.With("user", g.startup.Get("user"), "database", g.startup.Get("database"),
+		return append(args, "user", g.startup.Get("user"), "database", g.startup.Get("database"),
 			"application_name", g.startup.Get("application_name"))
 	}
-	return l
+	return args
 }
 
 // ServeConn serves one client; it implements listener.Handler.
@@ -112,7 +115,7 @@ func (p *Proxy) endStartup(c *Client) {
 func (c *Client) logEnd(ctx context.Context, err error, accepted *listener.Conn) {
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
-		c.Logger().Warn("session ended", "error", err, "duration", time.Since(accepted.Accepted()))
+		c.warnLimited("session ended", "", "error", err, "duration", time.Since(accepted.Accepted()))
 	case c.logs(ctx, slog.LevelDebug):
 		c.Logger().Debug("client left", "duration", time.Since(accepted.Accepted()))
 	}
@@ -428,8 +431,8 @@ func (g *startup) refused(err error) {
 		return
 	}
 	srv.CountError(r.reason)
-	if r.reason == listener.ReasonRateLimited { // it is not worth a line each time
-		srv.LogLimited(r.reason, slog.LevelWarn, "client refused", "client", g.accepted.RemoteAddr(), "sqlstate", r.code, "error", err)
+	if !srv.AccessLog() || r.reason == listener.ReasonRateLimited {
+		srv.LogLimited(r.reason, slog.LevelWarn, "client refused", append(g.who(), "sqlstate", r.code, "error", err)...)
 	} else {
 		g.log().Warn("client refused", "sqlstate", r.code, "error", err)
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 // Budget bounds the resources of several pools together, besides the MaxSize of each: those that are open, being opened
-// and being closed, without overflow resources. Make one with NewBudget.
+// and being closed, without overflow resources. Make one with NewBudget:
+// New refuses the zero Budget.
 //
 // When a pool needs a resource for a waiting caller and the budget is used up, the resource that has been idle longest
 // in any of the pools is closed for it. If none is idle, the next one that is released in any of the pools is closed,

@@ -16,6 +16,7 @@ func TestConfigErrors(t *testing.T) {
 	for name, change := range map[string]func(*pool.Config[*res]){
 		"Open":            func(c *pool.Config[*res]) { c.Open = nil },
 		"Close":           func(c *pool.Config[*res]) { c.Close = nil },
+		"Budget":          func(c *pool.Config[*res]) { c.Budget = new(pool.Budget) },
 		"OnLeak":          func(c *pool.Config[*res]) { c.LeakAfter = 1 },
 		"MaxSize":         func(c *pool.Config[*res]) { c.MaxSize = -1 },
 		"MinIdle":         func(c *pool.Config[*res]) { c.MinIdle = 11 },

@@ -114,6 +114,9 @@ func New[T any](cfg Config[T]) (*Pool[T], error) {
 	if cfg.LeakAfter < 0 || (cfg.LeakAfter > 0) != (cfg.OnLeak != nil) {
 		errs = append(errs, fmt.Errorf("%w: LeakAfter (%v) and OnLeak go together", ErrConfig, cfg.LeakAfter))
 	}
+	if cfg.Budget != nil && cfg.Budget.start.IsZero() {
+		errs = append(errs, fmt.Errorf("%w: the Budget is not one of NewBudget", ErrConfig))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("pool %q: %w", cfg.Name, err)
 	}

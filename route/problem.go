@@ -81,8 +81,14 @@ func (p *Problem) HTTPStatus() int { return p.Status }
 // internalDetail is all that a client gets of an internal error.
 const internalDetail = "the server failed; its log says why"
 
+// errNilProblem is the cause of a nil *Problem that a handler has returned in its error, which is then not nil.
+var errNilProblem = errors.New("the handler returned a nil *Problem as its error: return nil instead")
+
 // problem returns the problem that the client gets for an error.
 func (e *Endpoint) problem(err error) *Problem {
+	if p, ok := errors.AsType[*Problem](err); ok && p == nil {
+		return &Problem{Status: http.StatusInternalServerError, Detail: internalDetail, Err: errNilProblem}
+	}
 	for _, f := range e.mapErrors {
 		if p := f(err); p != nil {
 			return p

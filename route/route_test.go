@@ -204,6 +204,11 @@ func TestErrorsBecomeProblems(t *testing.T) {
 	if strings.Contains(a.body, "hunter2") || !strings.Contains(log.String(), "hunter2") {
 		t.Errorf("body %s, log %s", a.body, log.String())
 	}
+	var none *route.Problem
+	fail(none).want(t, 500, "its log says why")
+	if !strings.Contains(log.String(), "nil *Problem") {
+		t.Errorf("the log does not say what is wrong with a nil *Problem: %s", log.String())
+	}
 	if p := route.Errorf(400, "%w", errGone); !errors.Is(p, errGone) || !strings.Contains(p.Error(), "400 Bad Request: gone") {
 		t.Errorf("%v does not wrap its cause", p)
 	}

@@ -264,9 +264,11 @@ func (e *endpoint[T]) probed(began time.Time, err error, seen evidence) (soon bo
 		e.evicting = true
 		e.evictions.Go(e.evict)
 	}
-	since, unreachable := e.failingSince, e.health.down && e.health.silence >= e.health.fall
+	since, unreachable, left := e.failingSince, e.health.down && e.health.silence >= e.health.fall, e.closed
 	e.mu.Unlock()
 	switch {
+	case flipped && left: // so it goes in each rollout; if leases are interrupted, evict logs that
+		e.log.Debug("check of a removed endpoint that has leases", "healthy", err == nil, "error", err)
 	case flipped && err != nil:
 		e.log.Warn("endpoint unhealthy", "error", err)
 	case flipped:

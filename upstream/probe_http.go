@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -135,14 +136,14 @@ func (h *HTTPCheck) request(ctx context.Context, endpoint string) (*http.Request
 }
 
 // probedHost returns the host in requests to an endpoint: name with the endpoint's port; the endpoint if name is empty;
-// "localhost" for an endpoint without a host.
+// for an endpoint without a host name alone, or "localhost".
 func probedHost(endpoint, name string) (string, error) {
 	network, host, err := netaddr.Split(endpoint)
 	if err != nil {
 		return "", err
 	}
 	if network != "tcp" {
-		return "localhost", nil
+		return cmp.Or(name, "localhost"), nil
 	}
 	if _, port, err := net.SplitHostPort(host); err == nil && name != "" {
 		host = net.JoinHostPort(name, port)

@@ -207,6 +207,38 @@ func TestRemovedEndpointIsEmptied(t *testing.T) {
 	}
 }
 
+// TestRemovedEndpointFailsQuietly: an endpoint that a rollout has removed refuses its checks while its sessions go on, which is no warning; a
+// silent one, whose leases are interrupted, still gets one.
+func TestRemovedEndpointFailsQuietly(t *testing.T) {
+	ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+		s := upstream.Settings{Endpoints: upstream.Endpoints("b:1"), Balance: upstream.RoundRobin, Health: closing}
+		s.Health.Interval, s.Health.Timeout, s.Health.Fall, s.Health.Rise = time.Second, time.Second, 3, 2
+		s.Health.Probe = func(ctx context.Context, addr string) error {
+			b.mu.Lock()
+			hangs := silent[addr]
+			b.mu.Unlock()
+			if hangs {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return b.probe(ctx, addr)
+		}
+		if err := u.Update(s); err != nil {
+			t.Fatal(err)
+		}
+		b.set(b.sick, "a:1", true)
+		time.Sleep(30 * time.Second)
+		if n, warned := p.count("a:1"), b.logged("level=WARN"); n != 0 || warned != 0 {
+			t.Errorf("interrupted %d leases of an endpoint that answers, %d warnings", n, warned)
+		}
+		b.set(silent, "a:1", true)
+		time.Sleep(60 * time.Second)
+		if n, warned := p.count("a:1"), b.logged("leases of an unhealthy endpoint were interrupted"); n != 20 || warned != 1 {
+			t.Errorf("interrupted %d leases of an endpoint that is silent, %d warnings", n, warned)
+		}
+	})
+}
+
 // TestReturningEndpointIsCheckedOnce: however often an endpoint leaves and returns while leases of it last, it gets the checks of one endpoint,
 // also when it has left for good. When it falls silent, all leases end, the oldest too.
 func TestReturningEndpointIsCheckedOnce(t *testing.T) {

@@ -105,7 +105,8 @@ func troubles(s *Status, additions []Addition, now time.Time) []string {
 			if out := e.Override; (out == string(upstream.Drained) || out == string(upstream.Removed)) && !e.Removed {
 				add("upstream %s, endpoint %s: it was %s by an operator and is used all the same, because no other is left", u.Name, e.Address, out)
 			}
-			if e.State != stateHealthy && e.State != stateDrained && e.LastError != "" {
+			// The check of an endpoint that has left may fail as long as its sessions stay: in a rollout it does, and nobody has to act.
+			if e.State != stateHealthy && !e.Removed && e.LastError != "" {
 				add("upstream %s, endpoint %s is %s: %s", u.Name, e.Address, e.State, e.LastError)
 			}
 		}

@@ -44,6 +44,7 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 			endpoint("a:1", upstream.EndpointStatus{Healthy: true, Failures: 2, LastError: "refused\x1b[2J", LastFailed: lately}),
 			endpoint("b:1", upstream.EndpointStatus{Healthy: true, LastError: "was b", LastFailed: lately, Pool: pool.Stats{InUse: 20, MaxSize: 20, PeakInUse: 20}}),
 			endpoint("c:1", upstream.EndpointStatus{LastError: "dead", LastFailed: long}),
+			endpoint("old:1", upstream.EndpointStatus{Removed: true, LastError: "stopped by a rollout", LastFailed: lately, Pool: pool.Stats{InUse: 3}}),
 			endpoint("d:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{InUse: 20, MaxSize: 20, Waiting: 7}}),
 			endpoint("e:1", upstream.EndpointStatus{Healthy: true, Failures: 1, LastError: "was e", LastFailed: long, Pool: pool.Stats{TimedOut: 1, LastRefused: long}}),
 			endpoint("f:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 5, TimedOut: 2, Rejected: 1, LastRefused: lately}}),
@@ -77,7 +78,7 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}
 	}
-	for _, over := range []string{"was b", "was e", "endpoint b:1", "endpoint e:1", "endpoint right:1", "endpoint new:1", "endpoint left:1", "endpoint outage:1", "listener more", "listener web has", "listener calm", "listener lite: a session"} {
+	for _, over := range []string{"was b", "was e", "stopped by a rollout", "endpoint b:1", "endpoint e:1", "endpoint right:1", "endpoint new:1", "endpoint left:1", "endpoint outage:1", "listener more", "listener web has", "listener calm", "listener lite: a session"} {
 		if strings.Contains(stdout, over) {
 			t.Errorf("%q, which is over or never was trouble, is in\n%s", over, stdout)
 		}

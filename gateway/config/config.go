@@ -264,6 +264,7 @@ type Health struct {
 	Postgres bool   `conf:"postgres"`
 	Service  string `conf:"grpc_service"`                         // of GRPC; empty: the server as a whole
 	Port     int    `conf:"port" default:"0" min:"0" max:"65535"` // 0: the endpoint's
+	Host     string `conf:"host"`                                 // in requests of HTTP, HTTPS and GRPC; empty: that of DNS, or the endpoint's
 	// CA, Cert, Key and ServerName are for HTTPS; without any of them the upstream's "tls" is used, if there is one.
 	CA         Path          `conf:"ca"`
 	Cert       Path          `conf:"cert"`

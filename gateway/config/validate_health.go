@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -61,6 +62,9 @@ func (d *decoder) checkOnUnhealthy(u *Upstream) {
 	}
 }
 
+// checkedHost matches what may stand in the request of a check.
+var checkedHost = regexp.MustCompile(`^[A-Za-z0-9._-]*$`)
+
 // checkHealthKeys refuses keys that the kind of check does not use.
 func (d *decoder) checkHealthKeys(u *Upstream) {
 	h := u.Health
@@ -74,6 +78,11 @@ func (d *decoder) checkHealthKeys(u *Upstream) {
 	}
 	if h.HTTP == "" && h.HTTPS == "" && d.written(&h.Expect) {
 		d.report(d.mark(&h.Expect), "\"expect\" is for \"http\" and \"https\" checks")
+	}
+	if h.HTTP == "" && h.HTTPS == "" && !h.GRPC && d.written(&h.Host) {
+		d.report(d.mark(&h.Host), "\"host\" is for \"http\", \"https\" and \"grpc\" checks")
+	} else if !checkedHost.MatchString(h.Host) {
+		d.report(d.mark(&h.Host), "host: %q: want the name of a host, without a port", h.Host)
 	}
 	if !h.GRPC && d.written(&h.Service) {
 		d.report(d.mark(&h.Service), "\"grpc_service\" is for \"grpc\" checks")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,6 +26,9 @@ func profileMisused(action string, rest []string) string {
 
 // ctlProfile writes a profile of the gateway to a file.
 func ctlProfile(e env, address, kind, file string) error {
+	if old, err := os.ReadFile(file); err == nil && len(old) > 0 && !bytes.HasPrefix(old, []byte{0x1f, 0x8b}) {
+		return fmt.Errorf("%s exists, is not a profile, and is not replaced; write elsewhere", file)
+	}
 	if kind == "cpu" {
 		_, _ = fmt.Fprintf(e.stderr, "profiling for %v\n", admin.ProfileTime)
 	}

@@ -32,6 +32,17 @@ upstreams:
 		if i, err := os.Stat(file); err != nil || i.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/' {
 			t.Errorf("%s: %v, %v; want a file for its owner only", kind, i.Mode(), err)
 		}
+		if code, _, stderr := execute("ctl", "-admin", gw.Addr("admin"), "profile", kind, file); code != exitOK {
+			t.Errorf("the second one does not replace the first: %s", stderr)
+		}
+	}
+	other := filepath.Join(t.TempDir(), "headpond.yaml")
+	if err := os.WriteFile(other, []byte("listeners: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := execute("ctl", "-admin", gw.Addr("admin"), "profile", "heap", other)
+	if b, err := os.ReadFile(other); code == exitOK || !strings.Contains(stderr, "is not a profile") || err != nil || string(b) != "listeners: []\n" {
+		t.Errorf("a file with a mistaken name: exit %d, %s; it has %q, %v", code, stderr, b, err)
 	}
 	for line, want := range map[string]string{
 		"profile":             "profile wants one of cpu, heap, goroutine, and the FILE to write",

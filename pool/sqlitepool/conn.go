@@ -141,6 +141,12 @@ func exec(conn *sqlite.Conn, query string) error {
 
 func (db *DB) closeConn(conn *sqlite.Conn) {
 	st, known := db.states.LoadAndDelete(conn)
+	if known && st.(*state).native.closed() {
+		if len(st.(*state).schemas) > 0 { // else the holder's Close has closed it
+			st.(*state).native.finish()
+		}
+		return
+	}
 	defer func() { // runs even if Teardown panics
 		db.closing.Lock()
 		defer db.closing.Unlock()

@@ -129,8 +129,13 @@ func (db *DB) reset(st *state) error {
 	return db.keepLogShort(st)
 }
 
+var errClosedByHolder = errors.New("sqlitepool: the holder closed its connection, which belongs to the pool")
+
 // clean undoes the holder's changes of the connection. A snapshot that Write has kept for the next Write stays.
 func (db *DB) clean(st *state) error {
+	if st.native.closed() {
+		return errClosedByHolder
+	}
 	if st.clean() {
 		return nil
 	}
@@ -198,7 +203,7 @@ func (db *DB) ReadOnly() bool { return db.readOnly }
 // snapshot, taken when it begins. When ctx ends the running statement is interrupted. Errors: those
 // of pool.Acquire, those of fn, the context's. fn must not keep the connection, end the transaction
 // or call SetInterrupt, and must finalize or close its results of PrepareTransient and OpenBlob. If
-// it panics the connection is closed.
+// it panics the connection is closed. If it closes the connection, Read panics.
 func (db *DB) Read(ctx context.Context, fn func(*sqlite.Conn) error) error {
 	return db.transact(ctx, false, fn)
 }

@@ -593,3 +593,30 @@ func readsAda(t *testing.T, db *sqlitepool.DB, columns string) {
 		}
 	}
 }
+
+// TestHolderClosesItsConnection: that is a bug of the holder, and harms nobody else.
+func TestHolderClosesItsConnection(t *testing.T) {
+	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
+	for name, call := range map[string]func(context.Context, func(*sqlite.Conn) error) error{"Read": db.Read, "Query": db.Query, "Write": db.Write} {
+		func() {
+			defer func() {
+				if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "closed its connection") {
+					t.Errorf("%s: %v", name, p)
+				}
+			}()
+			_ = call(t.Context(), func(c *sqlite.Conn) error { return c.Close() })
+		}()
+	}
+	lease, err := db.AcquireReader(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = lease.Value().Close()
+	lease.Release()
+	if n := get(t, db, "SELECT x FROM t WHERE id = 1"); n != 0 {
+		t.Errorf("x is %d", n)
+	}
+	if err := db.Write(t.Context(), increment); err != nil {
+		t.Error(err)
+	}
+}

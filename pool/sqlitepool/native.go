@@ -33,6 +33,7 @@ type native struct {
 	tls  *libc.TLS
 	db   *lib.Tsqlite3    // not Go's memory
 	done *<-chan struct{} // the driver's interrupt channel
+	open **libc.TLS       // the driver's, nil after Close
 }
 
 func nativeOf(conn *sqlite.Conn) native {
@@ -44,7 +45,23 @@ func nativeOf(conn *sqlite.Conn) native {
 		tls:  *(**libc.TLS)(unsafe.Add(p, connTLS)),
 		db:   *(**lib.Tsqlite3)(unsafe.Add(p, connHandle)),
 		done: (*<-chan struct{})(unsafe.Add(p, connDone)),
+		open: (**libc.TLS)(unsafe.Add(p, connTLS)),
 	}
+}
+
+// closed reports that the holder has closed the connection; false if the native knows nothing.
+func (n native) closed() bool { return n.open != nil && *n.open == nil }
+
+// finish closes SQLite's connection after the driver's Close by its holder, which cannot: the statements of state are open.
+// Until then it keeps its locks.
+func (n native) finish() {
+	tls := libc.NewTLS()
+	defer tls.Close()
+	db := uintptr(unsafe.Pointer(n.db))
+	for stmt := lib.Xsqlite3_next_stmt(tls, db, 0); stmt != 0; stmt = lib.Xsqlite3_next_stmt(tls, db, 0) {
+		lib.Xsqlite3_finalize(tls, stmt)
+	}
+	lib.Xsqlite3_close(tls, db)
 }
 
 // settings is the state that one holder of a connection could leave to the next, as far as SQLite

@@ -50,7 +50,13 @@ func (db *DB) use(ctx context.Context, lease pool.Lease[*sqlite.Conn], in transa
 		}
 	}()
 	st.watch(ctx)
-	outdated, err = in(ctx, st, fn)
+	outdated, err = in(ctx, st, func(conn *sqlite.Conn) error {
+		err := fn(conn)
+		if st.native.closed() {
+			panic(errClosedByHolder)
+		}
+		return err
+	})
 	sound = !outdated
 	return outdated, err
 }

@@ -25,13 +25,17 @@ type cannot string
 
 func (e cannot) Error() string { return string(e) }
 
-// cut splits a rule into its words and its condition.
+// cut splits a rule into its words and its condition. With an error, the condition is that of the alternatives that can be
+// carried, nil if there is none.
 func (p *place) cut(words []word) ([]word, *proxyconf.Cond, error) {
 	for i, w := range words {
 		if w == "if" || w == "unless" {
 			cond, err := p.cond(words[i+1:])
-			if err == nil && w == "unless" {
+			if w == "unless" && cond != nil {
 				cond = proxyconf.Unless(cond)
+			}
+			if w == "unless" && err != nil {
+				cond = nil // without one alternative it would hold too often
 			}
 			return words[:i], cond, err
 		}
@@ -39,11 +43,17 @@ func (p *place) cut(words []word) ([]word, *proxyconf.Cond, error) {
 	return words, proxyconf.Const(true), nil
 }
 
-// cond reads a condition.
+// cond reads a condition. With an error it returns the alternatives, between "or", that can be carried, nil if there is none.
 func (p *place) cond(words []word) (*proxyconf.Cond, error) {
 	var either, both []*proxyconf.Cond
 	var failed error
-	end := func() { either, both = append(either, proxyconf.Both(both...)), nil }
+	lost := false // the alternative
+	end := func() {
+		if !lost {
+			either = append(either, proxyconf.Both(both...))
+		}
+		both, lost = nil, false
+	}
 	for len(words) > 0 {
 		w := words[0]
 		words = words[1:]
@@ -71,7 +81,7 @@ func (p *place) cond(words []word) (*proxyconf.Cond, error) {
 			c, err = p.acl(w)
 		}
 		if err != nil {
-			failed = err
+			failed, lost = err, true
 			continue
 		}
 		if negative {
@@ -80,6 +90,9 @@ func (p *place) cond(words []word) (*proxyconf.Cond, error) {
 		both = append(both, c)
 	}
 	end()
+	if either == nil {
+		return nil, failed
+	}
 	return proxyconf.Either(either...), failed
 }
 

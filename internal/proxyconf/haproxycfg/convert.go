@@ -60,7 +60,7 @@ func Convert(path string, text []byte, opt Options) (*proxyconf.Gateway, error) 
 	}
 	for _, p := range c.proxies {
 		if _, used := c.upstreams[p]; !used && p.kind == "backend" {
-			c.out.Reports.Add(p.at, "backend "+p.name, proxyconf.Itself, "no frontend uses it")
+			c.out.Reports.Add(p.at, "backend "+p.name, proxyconf.Itself, "%s", c.unused(p.name))
 		}
 	}
 	if len(c.out.Listeners) == 0 {
@@ -209,6 +209,18 @@ func (p *proxy) listener(b bind, only bool) bool {
 	return true
 }
 
+// unused says why a backend has no requests.
+func (c *converter) unused(name string) string {
+	for _, p := range c.proxies {
+		for _, l := range p.lines {
+			if (l.words[0] == "use_backend" || l.words[0] == "default_backend") && l.arg(1) == name {
+				return "only rules that are not carried use it"
+			}
+		}
+	}
+	return "no frontend uses it"
+}
+
 func (p *proxy) modeAt() proxyconf.Position {
 	l, _ := p.last("mode")
 	return l.at
@@ -313,7 +325,9 @@ func (p *proxy) choose(at *place) (rules []*proxyconf.Rule) {
 		}
 		words, cond, err := at.cut(l.words[1:])
 		if err != nil || len(words) != 1 {
-			at.missing(l, "%v", err)
+			at.missing(l, "%v%s", err, others(cond))
+		}
+		if cond == nil || len(words) != 1 {
 			continue
 		}
 		for _, c := range at.choices(l, words[0]) {

@@ -62,7 +62,8 @@ var directives = []directive{
 	// checks
 	{back: "default-server inter 500 rise 1 fall 4; server a 10.0.0.1:80 check", want: []string{"tcp: true", "interval: 500ms", "rise: 1", "fall: 4"}},
 	{back: "option httpchk GET /up; timeout check 3s; server a 10.0.0.1:80 check port 81", want: []string{"http: /up", "timeout: 3s", "port: 81"}},
-	{back: "option httpchk; http-check send meth GET uri /h hdr Host x; http-check expect status 200-202; server a 10.0.0.1:80 check", want: []string{"http: /h", "expect: [200, 201, 202]", "no header Host"}},
+	{back: "option httpchk; http-check send meth GET uri /h hdr Host x.example hdr X-A b; http-check expect status 200-202; server a 10.0.0.1:80 check", want: []string{"http: /h", "host: x.example", "expect: [200, 201, 202]", "no header X-A"}},
+	{back: `option httpchk GET /h HTTP/1.1\r\nHost:\ x.example; server a 10.0.0.1:80 check`, want: []string{"http: /h", "host: x.example"}, not: "NOT SUPPORTED"},
 	{back: "option httpchk; http-check expect string ok; server a 10.0.0.1:80 check", want: []string{"GET /, not OPTIONS", "http-check expect: NOT SUPPORTED"}},
 	{back: "option ssl-hello-chk; server a 10.0.0.1:80 check", want: []string{"option ssl-hello-chk: differs", "tcp: true"}},
 	{back: "option httpchk GET /up; server a 10.0.0.1:443 check check-ssl ca-file /no/such/etc/ca", want: []string{"https: /up", "ca: /no/such/etc/ca"}},
@@ -93,6 +94,11 @@ var directives = []directive{
 	{front: "http-request deny if nowhere", want: []string{`there is no acl "nowhere"`}},
 	{front: "http-request deny if { hdr(host) -i a.example }", want: []string{"host: a.example", "status: 403"}},
 	{front: "http-request deny if { hdr(host) -m end .example }", want: []string{`host: "*.example"`}},
+	{front: "acl a path_beg /a; acl w hdr(upgrade) -i websocket; use_backend c if a or w; use_backend w if w; http-request deny if w or { path /x }", more: "backend c; server s 10.0.0.1:80; backend w; server s 10.0.0.1:81", want: []string{
+		"path: \"(?s)/a.*\"", "upstream: c", "path: /x", "status: 403", "LET THROUGH; the rule is carried for its other conditions", "backend w: not needed: only rules that are not carried use it",
+	}, not: "backend c:"},
+	{front: "acl w hdr(upgrade) -i websocket; http-request deny unless { path_beg /a } or w", want: []string{"NOT SUPPORTED", "LET THROUGH"}, not: "status: 403"},
+	{front: "http-request set-header X-Forwarded-Proto https if { ssl_fc }; http-request set-header X-Secure yes if { ssl_fc }", not: "X-"},
 	// rules
 	{front: "http-request set-header X-A a%[src]b{", want: []string{`X-A: "a{client_ip}b{{"`}},
 	{front: "http-request set-header X-A %[ssl_c_s_dn]", want: []string{"http-request set-header: NOT SUPPORTED"}},

@@ -58,7 +58,7 @@ func (p *proxy) health(u *proxyconf.Upstream, s server) {
 }
 
 // healthKeys is the order of the keys of health, after all others.
-var healthKeys = []string{"health/http", "health/https", "health/tcp", "health/ca", "health/server_name", "health/port", "health/expect", "health/interval", "health/timeout", "health/rise", "health/fall", "health/on_unhealthy"}
+var healthKeys = []string{"health/http", "health/https", "health/tcp", "health/ca", "health/server_name", "health/host", "health/port", "health/expect", "health/interval", "health/timeout", "health/rise", "health/fall", "health/on_unhealthy"}
 
 // checks are the options that say what a check sends, besides httpchk.
 var checks = []string{"tcp-check", "ssl-hello-chk", "pgsql-check", "mysql-check", "redis-check", "smtpchk", "ldap-check", "spop-check", "external-check"}
@@ -87,10 +87,15 @@ func (p *proxy) check(u *proxyconf.Upstream, s server) {
 	} else if l.arg(2) != "" {
 		method, path = "OPTIONS", l.arg(2)
 	}
+	_, fields, _ := strings.Cut(l.arg(4), "\n") // after the version
+	for f := range strings.Lines(fields) {
+		name, value, _ := strings.Cut(f, ":")
+		p.checkHeader(u, l, name, strings.TrimSpace(value))
+	}
 	for _, c := range p.lines {
 		switch {
 		case c.words[0] == "http-check" && c.arg(1) == "send":
-			p.send(c, &method, &path)
+			p.send(u, c, &method, &path)
 			at = c.at
 		case c.words[0] == "http-check" && c.arg(1) == "expect":
 			p.expect(u, c)
@@ -104,7 +109,7 @@ func (p *proxy) check(u *proxyconf.Upstream, s server) {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, " #") || !plain(path) || len(path) > 1000 {
 		p.c.out.Reports.Add(at, "option httpchk", proxyconf.Missing, "%q is no path for a check; a connection that opens is the check", path)
 		u.Settings.Set("health/tcp", "true", s.l.at)
-		u.Settings = slices.DeleteFunc(u.Settings, func(s proxyconf.Setting) bool { return s.Key == "health/expect" })
+		u.Settings = slices.DeleteFunc(u.Settings, func(s proxyconf.Setting) bool { return s.Key == "health/expect" || s.Key == "health/host" })
 		return
 	}
 	if s.has("check-ssl") && !s.has("ssl") {
@@ -129,7 +134,7 @@ func (p *proxy) hasTCPCheck() bool {
 }
 
 // send reads "http-check send".
-func (p *proxy) send(l line, method, path *string) {
+func (p *proxy) send(u *proxyconf.Upstream, l line, method, path *string) {
 	for i := 2; i < len(l.words); i++ {
 		value := l.arg(i + 1)
 		switch l.words[i] {
@@ -139,13 +144,23 @@ func (p *proxy) send(l line, method, path *string) {
 			*path = value
 		case "ver":
 		case "hdr":
-			p.c.out.Reports.Add(l.at, l.name(), proxyconf.Missing, "the check sends no header %s; its Host is the endpoint's", value)
+			p.checkHeader(u, l, value, l.arg(i+2))
 			i++
 		default:
 			p.c.out.Reports.Add(l.at, l.name(), proxyconf.Missing, "the check of the gateway has no %s", l.words[i])
 		}
 		i++
 	}
+}
+
+// checkHeader carries a header of a check.
+func (p *proxy) checkHeader(u *proxyconf.Upstream, l line, name, value string) {
+	host, _, _ := strings.Cut(strings.ToLower(value), ":")
+	if !strings.EqualFold(strings.TrimSpace(name), "host") || !isHost(host) {
+		p.c.out.Reports.Add(l.at, l.name(), proxyconf.Missing, "the check sends no header %s", name)
+		return
+	}
+	u.Settings.Set("health/host", yamltext.Quote(host), l.at)
 }
 
 // expect reads "http-check expect".

@@ -60,13 +60,24 @@ func (p *place) responses() (rules []*proxyconf.Rule) {
 	return rules
 }
 
-// rule returns the rule of a line, nil if its condition cannot be carried.
+// rule returns the rule of a line, nil if its condition cannot be carried or holds for no request here, such as ssl_fc of a
+// listener without TLS.
 func (p *place) rule(l line, cond *proxyconf.Cond, err error) *proxyconf.Rule {
 	if err != nil {
-		p.missing(l, "%s%s", err, danger(l))
+		p.missing(l, "%s%s%s", err, danger(l), others(cond))
+	}
+	if cond == nil || cond.Given(&proxyconf.Known{}).Op == proxyconf.False {
 		return nil
 	}
 	return &proxyconf.Rule{From: l.at, Name: l.name(), Lost: danger(l), When: cond}
+}
+
+// others says that a rule is carried for a part of its condition.
+func others(cond *proxyconf.Cond) string {
+	if cond == nil {
+		return ""
+	}
+	return `; the rule is carried for its other conditions ("or")`
 }
 
 // danger warns of rules whose loss opens something.

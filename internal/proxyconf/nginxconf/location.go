@@ -29,6 +29,9 @@ func (v *view) servers(hosts []host, main host) (rules []*proxyconf.Rule) {
 	var all []named
 	seen := map[string]bool{}
 	for _, h := range hosts {
+		if !slices.ContainsFunc(hosts, func(o host) bool { return o.server != main.server }) {
+			break // it has all requests, whatever its names are
+		}
 		for _, d := range h.server.all("server_name") {
 			for _, name := range d.words[1:] {
 				for _, n := range v.hostNames(d, name) {
@@ -99,7 +102,11 @@ func (v *view) server(h host) (rules []*proxyconf.Rule) {
 		if len(d.words) > 2 {
 			l.modifier, l.path = d.arg(1), d.arg(2)
 		} else if strings.HasPrefix(l.path, "@") {
-			v.missing(d, "named locations are for what no route has: error_page, try_files")
+			if slices.ContainsFunc(append(h.server.all("location"), h.server), func(o *directive) bool { return named(o) == l.path }) {
+				v.report(d, "location")
+			} else {
+				v.missing(d, "named locations are carried for try_files only, and for no error_page")
+			}
 			continue
 		}
 		all = append(all, l)
@@ -215,6 +222,43 @@ func (v *view) location(l location) []*proxyconf.Rule {
 	}
 	then := slices.Concat(first, v.rewrites(l.scope), v.last(l))
 	return []*proxyconf.Rule{{From: l.d.at, Name: "location " + l.path, When: when, Then: then}}
+}
+
+// named returns the location that try_files of a block has for requests without a file, such as @app; "" if there is none.
+func named(block *directive) string {
+	for _, d := range block.all("try_files") {
+		if last := d.words[len(d.words)-1]; strings.HasPrefix(last, "@") {
+			return last
+		}
+	}
+	return ""
+}
+
+// fallback returns the location of try_files that all requests go to, as the gateway serves no files. nginx has the rules of
+// both locations about who may use them; here at most one of them has some.
+func (v *view) fallback(l location) (location, bool) {
+	name := named(l.d)
+	i := slices.IndexFunc(l.scope, func(d *directive) bool { return d.name() == "server" })
+	if name == "" || i < 0 || strings.HasPrefix(l.d.arg(1), "@") {
+		return l, false
+	}
+	for _, d := range l.scope[i].all("location") {
+		switch {
+		case d.arg(1) != name || len(d.words) > 2:
+		case l.d != l.scope[i] && guarded(l.d) || guarded(d) && slices.ContainsFunc(l.scope[:i+1], guarded):
+			v.missing(l.d, "both it and %s say who may use them: write that in one of them", name)
+		default:
+			return location{scope: l.scope[:i+1].within(d), d: d, path: l.path, modifier: l.modifier}, true
+		}
+	}
+	return l, false
+}
+
+// guarded reports whether a block says who may use it.
+func guarded(block *directive) bool {
+	return slices.ContainsFunc(block.block, func(d *directive) bool {
+		return slices.Contains([]string{"allow", "deny", "limit_req", "limit_except", "satisfy", "internal"}, d.name()) || strings.HasPrefix(d.name(), "auth_")
+	})
 }
 
 // refuses warns of a block that is lost, if it has refused something.

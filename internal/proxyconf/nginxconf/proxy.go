@@ -23,6 +23,9 @@ func (c *converter) path(name string) string {
 
 // last returns the rules at the end of a location: who may use it, and where its requests go.
 func (v *view) last(l location) (rules []*proxyconf.Rule) {
+	if to, ok := v.fallback(l); ok {
+		return append(v.rewrites(to.scope), v.last(to)...)
+	}
 	if d := v.closed(l.scope); d != nil { // whoever asks
 		if sat := l.find("satisfy"); sat != nil && sat.arg(1) == "any" && (l.find("auth_basic") != nil || l.find("auth_request") != nil) {
 			v.missing(sat, "a route asks clients of allowed addresses for passwords, too: nobody may use it; take the addresses away to let passwords do")

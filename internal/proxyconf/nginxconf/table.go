@@ -84,6 +84,8 @@ func (c *converter) report(block *directive, _ string) {
 		switch {
 		case slices.Contains(handled, d.name()):
 			continue
+		case d.name() == "try_files" && named(block) != "":
+			n = note{differs, "the gateway serves no files: all requests go to " + named(block)}
 		case d.name() == "map" && d.arg(1) == "$http_upgrade":
 			n = note{itself, "WebSockets and other upgrades pass, always"}
 		case d.name() == "map" && d.arg(1) == "$ssl_preread_server_name":
