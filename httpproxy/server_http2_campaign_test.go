@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -305,6 +306,7 @@ func TestServersOfHTTP2GoWild(t *testing.T) {
 	w := &wildServer{acts: make(map[string]int)}
 	addr := serveFrames(t, w.serve)
 	cfg := routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, addr))
+	cfg.Listener.Logger = slog.New(slog.DiscardHandler)
 	p := startProxy(t, cfg)
 	clients := []*http.Client{clientFor(t, "HTTP/1.1"), clientFor(t, "HTTP/2.0"), clientFor(t, "HTTP/2.0")}
 	round := func(name string, each int, tame bool) {
