@@ -67,7 +67,7 @@ func (s *session) awaitServer() error {
 	until := s.answerBy()
 	look := s.ex.sent.Add(checkInterval)
 	if s.held.crowded() {
-		look = s.ex.sent.Add(quietAfter)
+		look = s.ex.sent.Add(suspendAfter)
 	}
 	if s.ex.rest.again {
 		s.ex.rest.again = false
