@@ -446,7 +446,7 @@ func (s *session) appendEnd(dst []byte) []byte {
 	if s.ex.unframed {
 		return dst
 	}
-	return appendTrailers(append(dst, "0\r\n"...), &s.chunks)
+	return appendTrailers(append(dst, "0\r\n"...), &s.chunks, s.ex.target.responseRules)
 }
 
 // next decodes the next piece of a body, of a size that fits a buffer together with its framing.
@@ -510,10 +510,10 @@ func appendChunkSize(dst []byte, n int64) []byte {
 	return append(strconv.AppendInt(dst, n, 16), crlf...)
 }
 
-// appendTrailers appends the permitted trailers and the empty line.
-func appendTrailers(dst []byte, c *httpwire.Chunks) []byte {
+// appendTrailers appends the permitted trailers that the route's rules for the header do not drop, and the empty line.
+func appendTrailers(dst []byte, c *httpwire.Chunks, rules *headerRules) []byte {
 	for i := range c.Trailer {
-		if f := &c.Trailer[i]; !httpwire.ForbiddenTrailer(f.Name) {
+		if f := &c.Trailer[i]; !httpwire.ForbiddenTrailer(f.Name) && !rules.drops(f.Name) {
 			dst = appendField(dst, f)
 		}
 	}

@@ -113,6 +113,24 @@ func (r *headerRules) drops(name []byte) bool {
 	return false
 }
 
+// field appends a field that is not dropped, such as an announcement of trailers: without those that are dropped.
+func (r *headerRules) field(w *headWriter, f *httpwire.Field) {
+	if r == nil || f.Known != httpwire.Trailer {
+		w.field(f)
+		return
+	}
+	passed := *f
+	passed.Value = nil
+	for name := range bytes.SplitSeq(f.Value, []byte{','}) {
+		if name = bytes.Trim(name, " \t"); len(name) > 0 && !r.drops(name) {
+			passed.Value = httpwire.AppendJoined(passed.Value, name)
+		}
+	}
+	if len(passed.Value) > 0 {
+		w.field(&passed)
+	}
+}
+
 // write appends the fields to set and to add.
 func (r *headerRules) write(w *headWriter, s *session) {
 	if r == nil {

@@ -109,7 +109,7 @@ func (s *session) appendHead(dst, raw []byte, coded bool) []byte {
 			continue
 		}
 		if f.Known != httpwire.XRequestID && received.Passes(f) {
-			w.field(f)
+			t.requestRules.field(&w, f)
 		}
 	}
 	s.appendForwarded(&w, &received)
@@ -361,7 +361,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 			continue
 		}
 		names = names && !httpwire.EqualFold(f.Name, nodeField)
-		w.field(f)
+		s.ex.target.responseRules.field(&w, f)
 	}
 	if names && r.Status >= 200 && !s.ex.target.responseRules.drops([]byte(identity.Node)) {
 		w.line(identity.Node, s.ex.target.name)

@@ -46,6 +46,7 @@ type h2Server struct {
 	h2Reader
 	handshaken bool
 	limit      time.Time // by which the server must have sent SETTINGS; zero = it has
+	overdue    bool      // limit has passed once
 	answered   bool      // part of an answer has arrived since the last PING
 	pinged     time.Time
 	strikes    int      // PINGs without part of an answer between them
@@ -167,7 +168,7 @@ func (c *h2Server) serve() error {
 			return c.notHTTP2(err)
 		}
 	}
-	c.handshaken, c.limit = true, time.Time{}
+	c.handshaken, c.limit, c.overdue = true, time.Time{}, false
 	c.ready.Done()
 	for {
 		if err := c.frame(); err != nil {
@@ -313,8 +314,11 @@ func (c *h2Server) fill() error {
 	for late := false; ; {
 		c.continueParked()
 		by, err := c.deadline(time.Now(), c.limit)
-		if silent := errors.Is(err, errSilent) || errors.Is(err, os.ErrDeadlineExceeded); silent && !late && hasCome(c.conn) {
+		if silent := errors.Is(err, errSilent) || errors.Is(err, os.ErrDeadlineExceeded); silent && !late && !c.overdue && hasCome(c.conn) {
 			by, err, late = time.Now().Add(interruptGrace), nil, true
+			if !c.handshaken { // no more time than that, however little comes at a time
+				c.limit, c.overdue = by, true
+			}
 		}
 		if err != nil {
 			return err

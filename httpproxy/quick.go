@@ -212,7 +212,7 @@ func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
 	}
 	p.c.borrow(s)
 	n := len(s.beginResponse())
-	out, ok := p.takeContent(s.out, size)
+	out, ok := p.takeContent(s.out, size, s.ex.target.responseRules)
 	sent := ok && st.sendWhole(out[:n], out[n:n+size], out[n+size:])
 	s.out = out
 	p.c.returnBuffer(s)
@@ -398,9 +398,9 @@ func (st *h2Place) whole() (size int, ok bool) {
 	return size, status >= 200 && status < 502 // others may be retried
 }
 
-// takeContent appends the content of a complete response, of the given size, and its trailers as a field block without
-// forbidden ones. Nothing remains; false = the place has been closed.
-func (st *h2Place) takeContent(dst []byte, size int) ([]byte, bool) {
+// takeContent appends the content of a complete response, of the given size, and the trailers that appendTrailers would
+// append, as a field block. Nothing remains; false = the place has been closed.
+func (st *h2Place) takeContent(dst []byte, size int, rules *headerRules) ([]byte, bool) {
 	c := st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -411,7 +411,7 @@ func (st *h2Place) takeContent(dst []byte, size int) ([]byte, bool) {
 	dst = slices.Grow(dst, size)[:n+size]
 	st.in.get(dst[n:])
 	for i := range st.trailers {
-		if f := &st.trailers[i]; !httpwire.ForbiddenTrailer(f.Name) {
+		if f := &st.trailers[i]; !httpwire.ForbiddenTrailer(f.Name) && !rules.drops(f.Name) {
 			dst = appendCoded(dst, f)
 		}
 	}

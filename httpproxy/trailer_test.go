@@ -2,7 +2,10 @@ package httpproxy_test
 
 import (
 	"io"
+	"maps"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +48,53 @@ func TestTrailersAreAnnounced(t *testing.T) {
 					t.Errorf("trailers %v, %v", resp.Trailer, err)
 				}
 			})
+		}
+	}
+}
+
+// TestHeaderRulesHoldForTrailers: a receiver may merge trailers into the header (RFC 9110, section 6.5.1), so a field that the
+// route sets or removes must not come as a trailer, from neither side.
+func TestHeaderRulesHoldForTrailers(t *testing.T) {
+	rules := httpproxy.HeaderRules{Set: []httpproxy.HeaderField{{Name: "X-Role", Value: "guest"}}, Remove: []string{"X-Debug"}}
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		for _, name := range []string{"X-Role", "X-Debug", "X-Sum"} {
+			w.Header().Add("Trailer", name)
+		}
+		_, _ = io.WriteString(w, strings.Join(slices.Sorted(maps.Keys(r.Trailer)), " ")+" "+r.Header.Get("X-Role"))
+		if r.URL.Path == "/streamed" {
+			_ = http.NewResponseController(w).Flush()
+		}
+		for _, name := range []string{"X-Role", "X-Debug", "X-Sum"} {
+			w.Header().Set(name, "by "+name)
+		}
+	}
+	for name, u := range map[string]*httpproxy.Upstream{
+		"HTTP/1.1": newUpstream(t, serveHTTP(t, serve)),
+		"HTTP/2":   newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, serveHTTP2(t, serve).addr),
+	} {
+		cfg := routeTo(u)
+		cfg.Routes[0].RequestHeaders, cfg.Routes[0].ResponseHeaders = rules, rules
+		p := startProxy(t, cfg)
+		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+			for _, path := range []string{"/", "/streamed", "/bodiless"} {
+				t.Run(proto+" to "+name+path, func(t *testing.T) {
+					req, err := http.NewRequest(http.MethodPost, p.url+path, io.MultiReader(strings.NewReader("body")))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if req.Trailer = (http.Header{"X-Role": {"admin"}, "X-Debug": {"1"}, "X-Sum": {"7"}}); path == "/bodiless" {
+						req.Body, req.Trailer = nil, nil // a request that needs no fiber between two sides of HTTP/2
+					}
+					resp, body := doWith(t, clientFor(t, proto), req)
+					if want := map[bool]string{true: " guest", false: "X-Sum guest"}[path == "/bodiless"]; body != want {
+						t.Errorf("the server saw %q, want %q", body, want)
+					}
+					if want := (http.Header{"X-Sum": {"by X-Sum"}}); !reflect.DeepEqual(resp.Trailer, want) || resp.Header.Get("X-Role") != "guest" {
+						t.Errorf("the client got the trailers %v and the header %v", resp.Trailer, resp.Header)
+					}
+				})
+			}
 		}
 	}
 }

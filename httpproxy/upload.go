@@ -254,7 +254,7 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 		piece := appendChunk(out[:0], content)
 		if done {
 			s.withholdTrailers()
-			piece = appendTrailers(append(piece, "0\r\n"...), &s.upChunks)
+			piece = appendTrailers(append(piece, "0\r\n"...), &s.upChunks, s.ex.target.requestRules)
 		}
 		if err := s.toServer(up, piece, done); err != nil {
 			return err
