@@ -210,7 +210,7 @@ func TestRemovedEndpointIsEmptied(t *testing.T) {
 // TestRemovedEndpointFailsQuietly: an endpoint that a rollout has removed refuses its checks while its sessions go on, which is no warning; a
 // silent one, whose leases are interrupted, still gets one.
 func TestRemovedEndpointFailsQuietly(t *testing.T) {
-	ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+	twoHeld(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *holders) {
 		s := upstream.Settings{Endpoints: upstream.Endpoints("b:1"), Balance: upstream.RoundRobin, Health: closing}
 		s.Health.Interval, s.Health.Timeout, s.Health.Fall, s.Health.Rise = time.Second, time.Second, 3, 2
 		s.Health.Probe = func(ctx context.Context, addr string) error {
