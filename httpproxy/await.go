@@ -67,7 +67,7 @@ func (s *session) awaitServer() error {
 	until := s.answerBy()
 	look := s.ex.sent.Add(checkInterval)
 	if s.held.crowded() {
-		look = s.ex.sent.Add(suspendAfter)
+		look = s.ex.sent.Add(quietAfter)
 	}
 	if s.ex.rest.again {
 		s.ex.rest.again = false
