@@ -66,9 +66,6 @@ func (s *session) parseResponse(head bool) (int, error) {
 func (s *session) awaitServer() error {
 	until := s.answerBy()
 	look := s.ex.sent.Add(checkInterval)
-	if s.held.crowded() {
-		look = s.ex.sent.Add(quietAfter)
-	}
 	if s.ex.rest.again {
 		s.ex.rest.again = false
 		if s.clientGone() {

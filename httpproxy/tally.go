@@ -74,13 +74,6 @@ func (t *tally) change(held, reserved int) {
 	}
 }
 
-// crowd is the memory of some fifty requests.
-const crowd = 1 << 20
-
-// crowded reports whether the sessions of the loop hold so much that those that wait for an answer rest soon: the stack and
-// the buffers of hundreds of requests cost more than the ends of their rests.
-func (t *tally) crowded() bool { return t.to != nil && t.to.n.Load() >= crowd }
-
 // reserve reserves n more bytes for a stream than it counts. It reports false if the connection would
 // then exceed limit. With lone it reserves them nevertheless if no other stream counts anything.
 func (t *tally) reserve(n int, limit int64, lone bool) bool {

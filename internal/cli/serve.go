@@ -92,7 +92,7 @@ func runGateway(e env, cfg *config.Config, c control) (code int, portTaken bool)
 	var forced atomic.Bool
 	var tasks sync.WaitGroup
 	tasks.Go(func() { endOn(signals, gw, func() { notify.stopping(); cancel() }, &forced, done) })
-	tasks.Go(func() { tidy(ready, done, releaseProgramPages, gw.Trim) })
+	tasks.Go(func() { tidy(ready, done, func() { gw.Trim(); releaseProgramPages() }) })
 	tasks.Go(func() { notify.keepAlive(done, gw.Alive) })
 	tasks.Go(func() { upgradeOn(ctx, c.upgrades, gw, notify, cancel, ready) })
 	go reloadOn(c.hangups, gw, ready, done) // not waited for: the configuration may name a pipe without a writer

@@ -42,12 +42,11 @@ func (t *tidier) due(now time.Time, allocated, live uint64) bool {
 // took notes how long the last trim took.
 func (t *tidier) took(d time.Duration) { t.pause = min(tidyCost*d, tidyPause) }
 
-// tidy calls trim and started when the start is over, as ready tells, and then trim when it is due, until done is closed.
-func tidy(ready, done <-chan struct{}, started, trim func()) {
+// tidy calls trim when the start is over, as ready tells, and then when it is due, until done is closed.
+func tidy(ready, done <-chan struct{}, trim func()) {
 	select {
 	case <-ready:
 		trim()
-		started()
 	case <-done:
 		return
 	}

@@ -75,7 +75,7 @@ func TestMemoryOfTheStartIsGivenBack(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		tidy(ready, done, func() {}, func() { close(trimmed) })
+		tidy(ready, done, func() { close(trimmed) })
 	}()
 	close(ready)
 	<-trimmed
