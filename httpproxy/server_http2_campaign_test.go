@@ -44,7 +44,6 @@ type wildStream struct {
 	method, tag string
 	size        int
 	body        []byte
-	answered    bool
 }
 
 // wildAnswer is the whole answer to a request.
