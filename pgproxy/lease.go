@@ -243,15 +243,14 @@ func (s *session) sync() error {
 		return nil
 	}
 	_ = srv.conn.SetDeadline(time.Now().Add(requestTimeout))
-	var err error
-	if first := m.encodingSQL(sql); first != "" {
-		err = srv.exec(first)
-	}
-	if err == nil {
-		err = srv.exec(sql)
-	}
-	for n := 0; canceled(err) && !s.wasCanceled() && n < maxAttempts; n++ { // by the previous client's statement_timeout
-		err = srv.exec(sql)
+	err, first := error(nil), m.encodingSQL(sql)
+	for n := 0; n == 0 || canceled(err) && !s.wasCanceled() && n <= maxAttempts; n++ { // by the previous client's statement_timeout
+		if err = nil; first != "" {
+			err = srv.exec(first)
+		}
+		if err == nil {
+			err = srv.exec(sql)
+		}
 	}
 	_ = srv.conn.SetDeadline(time.Time{})
 	if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !said.Fatal() {

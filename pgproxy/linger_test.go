@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
 )
 
 // startLingering starts a gateway with a table numbered, whose id is drawn from a sequence.
@@ -343,5 +345,22 @@ func TestLingerChecked(t *testing.T) {
 				conntest.Eventually(t, "nothing lingers", func() bool { return g.backend.Status().Endpoints[0].Pool.InUse == 0 })
 			}
 		}
+	}
+}
+
+// TestLastvalBehindClose has a client be the first to parse a statement with lastval, behind Close, where the gateway cannot have the
+// server forget the values of others. The statement has its error when it runs, as on a direct connection.
+func TestLastvalBehindClose(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "create sequence if not exists behind_close")
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	w, other := g.dial(t), g.dial(t)
+	other.ask(query("select nextval('behind_close')"))
+	ask := parse("s", "select lastval()")
+	if types, bodies := w.ask(&pgwire.Close{Object: 'S', Name: "s"}, ask[0], &pgwire.Describe{Object: 'S', Name: "s"}, ask[1]); types != "31tTZ" {
+		t.Errorf("the answer to Close, Parse, Describe and Sync is %s, %q", types, bodies)
+	}
+	if types, bodies := w.ask(run("s")...); types != "2EZ" || !strings.Contains(bodies, "C55000") {
+		t.Errorf("the answer to Bind, Execute and Sync is %s, %q", types, bodies)
 	}
 }

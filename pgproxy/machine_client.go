@@ -145,7 +145,7 @@ func (m *machine) query(msg message) action {
 			return action{do: before}
 		}
 	}
-	if e := m.refusal(left); e != nil {
+	if e := m.refusalOfUse(left); e != nil {
 		return m.refuseQuery(e)
 	}
 	if left&exposing != 0 {
@@ -281,7 +281,7 @@ func (m *machine) bind(msg message) (action, error) {
 	if before != pass {
 		return action{do: before}, nil
 	}
-	if e := m.refusal(left); e != nil {
+	if e := m.refusalOfUse(left); e != nil {
 		m.rejectWith(e)
 		return action{do: take}, nil
 	}
@@ -470,18 +470,21 @@ func (m *machine) execute(msg message) action {
 			return action{do: take}
 		}
 	}
+	if !msg.hasBody(peekSize) {
+		return action{do: more, n: min(msg.size(), peekSize)}
+	}
+	portal, _, _ := bytes.Cut(msg.body, []byte{0})
 	drop := ""
 	if len(m.drops) > 0 {
-		if !msg.hasBody(peekSize) {
-			return action{do: more, n: min(msg.size(), peekSize)}
-		}
-		portal, _, _ := bytes.Cut(msg.body, []byte{0})
 		if name, ok := m.drops[string(portal)]; ok {
 			if !m.learned([]byte(name), true) {
 				return action{do: wait}
 			}
 			drop = m.prepareStandIns([]string{name})
 		}
+	}
+	if !m.st.unsynced || !m.st.bound || !bytes.Equal(portal, m.portal) { // noteBind was before, perhaps in another pipeline
+		m.mayChange(true, false, false)
 	}
 	m.st.push(op{kind: opExecute, name: drop, on: m.boundOn, temps: m.tempsBound})
 	return action{do: pass}

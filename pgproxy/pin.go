@@ -332,13 +332,18 @@ func (m *machine) forgets() {
 	}
 }
 
+// refusalOfUse is refusal for a statement that is about to run.
+func (m *machine) refusalOfUse(left traces) *pgwire.ErrorResponse {
+	if m.staleSequences && left&(traceReads|traceSequences) == traceReads && m.st.unsynced && !m.usesSequences { // guardReads could not send its request in the middle of a pipeline
+		return errorResponse(pgwire.SeverityError, pgwire.StateNotInPrerequisiteState, "lastval and currval are not yet defined in this session", "")
+	}
+	return m.refusal(left)
+}
+
 // refusal returns the error that replaces a statement, or nil if the statement may run. A statement
 // that announces state has its server connection counted as pinned from then on, at least to the end
 // of its transaction.
 func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
-	if m.staleSequences && left&(traceReads|traceSequences) == traceReads && m.st.unsynced && !m.usesSequences { // guardReads could not send its request in the middle of a pipeline
-		return errorResponse(pgwire.SeverityError, pgwire.StateNotInPrerequisiteState, "lastval and currval are not yet defined in this session", "")
-	}
 	if left = m.announced(left); left == 0 || m.mode != Transaction {
 		return nil
 	}

@@ -348,10 +348,11 @@ func (m *machine) endReading(read unique.Handle[reading], own, commits bool) {
 	m.setReading(calls, own)
 }
 
-// needsCommit reports whether a statement is CALL, for which a transaction that only the reading has begun must be over: from
-// PostgreSQL 18 on, a procedure cannot end the transaction of a pipeline. It is called before the reading is set.
+// needsCommit reports whether a transaction that only the reading has begun must be over before a statement: utility statements
+// such as VACUUM must not run in one, and from PostgreSQL 18 on a procedure cannot end that of a pipeline. It is called before
+// the reading is set.
 func (m *machine) needsCommit(body []byte, read unique.Handle[reading]) bool {
-	return read != present && m.st.tx == pgwire.TxIdle && m.st.canExecuteOwn() && firstWord(body, "call")
+	return read != present && m.st.tx == pgwire.TxIdle && m.st.canExecuteOwn() && (firstWord(body, "call") || !analyzed(body))
 }
 
 // setConfig returns SQL, which is not true, that changes a setting for the transaction.

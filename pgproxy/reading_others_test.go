@@ -72,6 +72,8 @@ func waysToRead(r otherReading, reported bool) map[string][][]pgwire.Message {
 		"before a rollback":     {ask("begin"), ask(local), parse("rollback", "rollback"), ask("begin"), ask(local), run("rollback", "s")},
 		"and back":              {parse("set", set), parse("reset", "reset "+r.setting), run("set", "s", "reset")},
 		"described":             {parse("set", set), append(run("set")[:2], &pgwire.Describe{Object: 'S', Name: "s"}, &pgwire.Sync{})},
+		"a portal of before":    {parse("one", "select 1"), ask("begin"), append(parse("", "select "+config)[:1], &pgwire.Bind{Portal: "p"}, &pgwire.Sync{}), run("one"), append([]pgwire.Message{&pgwire.Execute{Portal: "p"}}, run("s")...), ask("rollback")},
+		"another portal":        {parse("one", "select 1"), ask("begin"), append(parse("", "select "+config)[:1], &pgwire.Bind{Portal: "p"}, &pgwire.Sync{}), append(append(run("one")[:2], &pgwire.Execute{Portal: "p"}), run("s")...), ask("rollback")},
 		"a Parse":               {parse("set", set), append(run("set")[:2], parse("n", r.sql)...)},
 		"a Parse, and back":     {parse("set", set), parse("reset", "reset "+r.setting), append(append(run("set")[:2], parse("n", r.sql)[0]), run("reset")...)},
 		"a Parse in a block":    {ask("begin"), ask(local), parse("n", r.sql), ask("rollback")},

@@ -180,6 +180,7 @@ func TestParsedAgain(t *testing.T) {
 		"described in it":           {parse("s", zoned), parse("set", "set timezone = 'Asia/Seoul'"), {&pgwire.Bind{Statement: "set"}, &pgwire.Execute{}, &pgwire.Describe{Object: 'S', Name: "s"}, &pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Sync{}}, run("s")},
 		"behind a rollback":         {parse("s", zoned), parse("r", "rollback"), parse("b", "begin"), parse("set", "set timezone = 'Asia/Seoul'"), run("b", "set", "s"), run("r", "s"), ask("show timezone"), run("s")},
 		"behind a commit":           {parse("s", zoned), parse("c", "commit"), parse("b", "begin"), parse("set", "set local timezone = 'Asia/Seoul'"), run("b", "set", "s"), run("c", "s"), ask("show timezone"), run("s")},
+		"vacuum, other encoding":    {parse("v", `vacuum "ä"`), parse("", `vacuum "ä"`), ask("set client_encoding = 'LATIN1'"), run("v"), run("")},
 		"vacuum behind a Query":     {parse("v", `vacuum "ä"`), append(ask("set datestyle = 'ISO, DMY'"), run("v")...)},
 		"gone":                      {ask("create table CHANNEL (a int)"), parse("s", "select 'x' from CHANNEL"), ask("set timezone = 'Asia/Seoul'", "drop table CHANNEL"), run("s"), ask("select 1")},
 	} {
