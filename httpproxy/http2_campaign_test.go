@@ -289,8 +289,13 @@ var wildActs = []func(h *wildClient){
 		id := h.ask("POST", false)
 		_, _ = h.c.Write([]byte{0, 100, 0, 0, 0, 0, 0, 0, byte(id), 1, 2, 3})
 	},
-	func(h *wildClient) { h.ask("POST", false); _ = h.WriteRawFrame(http2.FrameData, 0, h.next-2, make([]byte, 17<<10)) },
-	func(h *wildClient) { _ = h.WriteRawFrame(http2.FramePushPromise, 4, h.ask("GET", true), []byte{0, 0, 0, 2, 0x88}) },
+	func(h *wildClient) {
+		h.ask("POST", false)
+		_ = h.WriteRawFrame(http2.FrameData, 0, h.next-2, make([]byte, 17<<10))
+	},
+	func(h *wildClient) {
+		_ = h.WriteRawFrame(http2.FramePushPromise, 4, h.ask("GET", true), []byte{0, 0, 0, 2, 0x88})
+	},
 	func(h *wildClient) { h.c.CloseRead() },
 }
 
