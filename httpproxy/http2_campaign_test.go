@@ -402,5 +402,6 @@ func TestClientsOfHTTP2GoWild(t *testing.T) {
 	}
 }
 
-// wildPool is small, so that requests of all clients meet.
-var wildPool = upstream.Settings{Limits: pool.Limits{MaxSize: 8, AcquireTimeout: patience}}
+// wildPool has a place for each request that waits for its client's window, as those of three wild clients may, and few more, so
+// that requests of all clients meet.
+var wildPool = upstream.Settings{Limits: pool.Limits{MaxSize: 32, AcquireTimeout: patience}}
