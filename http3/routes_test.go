@@ -101,3 +101,50 @@ func TestRoutes(t *testing.T) {
 		isLeft("35")
 	}
 }
+
+const withRules = `
+engine: {engine}
+listeners:
+  - name: web
+    protocol: http
+    listen: "127.0.0.1:0"
+    tls: {cert: {cert}, key: {key}}
+    http:
+      http3: true
+      routes:
+        - {path: /, upstream: app, request_headers: {set: {X-Role: guest}, remove: [X-Debug]}, response_headers: {set: {X-Role: guest}, remove: [X-Debug]}}
+upstreams:
+  app: {endpoints: ["{app}"], protocol: {version}}
+`
+
+// TestHeaderRulesHoldForTrailers, as in the other versions of HTTP.
+func TestHeaderRulesHoldForTrailers(t *testing.T) {
+	app := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Trailer", "X-Role, X-Debug, X-Sum")
+		_, _ = fmt.Fprint(w, len(r.Trailer), r.Trailer["X-Sum"], r.Header["X-Role"])
+		for _, name := range []string{"X-Role", "X-Debug", "X-Sum"} {
+			w.Header().Set(name, "server's")
+		}
+	}))
+	app.Config.Protocols = new(http.Protocols)
+	app.Config.Protocols.SetHTTP1(true)
+	app.Config.Protocols.SetUnencryptedHTTP2(true)
+	app.Start()
+	t.Cleanup(app.Close)
+	for _, version := range []string{"h1", "h2c"} {
+		w := run(t, withRules, "{version}", version, "{app}", strings.TrimPrefix(app.URL, "http://"))
+		r, err := http.NewRequest(http.MethodPost, w.url("/"), io.MultiReader(strings.NewReader("body")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Trailer = http.Header{"X-Role": {"admin"}, "X-Debug": {"1"}, "X-Sum": {"7"}}
+		body, resp := do(t, w.transport(), r)
+		if want := "1 [7] [guest]"; body != want {
+			t.Errorf("%s: the server saw %s, want %s", version, body, want)
+		}
+		if got := fmt.Sprint(resp.Trailer, resp.Header["X-Role"], resp.Header["X-Debug"]); got != "map[X-Sum:[server's]] [guest] []" {
+			t.Errorf("%s: the client got %s", version, got)
+		}
+	}
+}

@@ -1,10 +1,10 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -24,9 +24,25 @@ func profileMisused(action string, rest []string) string {
 	return "profile wants one of " + strings.Join(admin.Profiles, ", ") + ", and the FILE to write"
 }
 
+// isOther reports whether there is such a file with something else than a profile. Whatever is no file, such as a pipe, must not
+// be read: that may never end.
+func isOther(file string) bool {
+	if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return false
+	}
+	f, err := os.Open(file) //nolint:gosec // the operator names it
+	if err != nil {
+		return false // writing tells why
+	}
+	defer func() { _ = f.Close() }()
+	var begin [2]byte
+	_, _ = io.ReadFull(f, begin[:])
+	return begin != [2]byte{0x1f, 0x8b} // gzip
+}
+
 // ctlProfile writes a profile of the gateway to a file.
 func ctlProfile(e env, address, kind, file string) error {
-	if old, err := os.ReadFile(file); err == nil && len(old) > 0 && !bytes.HasPrefix(old, []byte{0x1f, 0x8b}) {
+	if isOther(file) {
 		return fmt.Errorf("%s exists, is not a profile, and is not replaced; write elsewhere", file)
 	}
 	if kind == "cpu" {
