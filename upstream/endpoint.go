@@ -207,7 +207,6 @@ func (e *endpoint[T]) endEjection() {
 	back := !e.closed && e.ejector.readmit(time.Now())
 	if back {
 		e.suspect.Store(true) // a success during the ejection may have reset it
-		e.reopened = e.unopened && err == nil
 	}
 	again := back && err != nil && !shortage(err) && e.fail(true)
 	if again {
