@@ -33,6 +33,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	select {
 	case <-s.empty:
 		s.cancel()
+		s.reports.end()
 		return nil
 	case <-ctx.Done():
 	}
@@ -113,6 +114,7 @@ func (s *Server) beginDrain() {
 
 // closeSessions ends the sessions that still run and returns their number.
 func (s *Server) closeSessions() int {
+	defer s.reports.end()
 	s.mu.Lock()
 	n := len(s.conns) // before cancel ends some of them
 	s.mu.Unlock()

@@ -13,7 +13,8 @@ const reportBurst = 10
 // Report counts a problem of a session with CountError, and logs msg with the reason and args,
 // alternating keys and values. So whoever looks for the cause of a counter finds its lines. It logs at most ten
 // lines a second for each reason, because a dead backend can fail thousands of clients a second. The
-// first line after omitted ones has their number in unlogged_before.
+// first line after omitted ones has their number in unlogged_before. When no more come, the last one is logged some
+// seconds later.
 func (s *Server) Report(reason string, level slog.Level, msg string, args ...any) {
 	s.CountError(reason)
 	s.logLimited(reason, true, level, msg, args)
@@ -30,23 +31,22 @@ func (s *Server) logLimited(reason string, show bool, level slog.Level, msg stri
 	if !log.Enabled(context.Background(), level) {
 		return
 	}
-	skipped, ok := s.reports.next(reason, time.Now())
-	if !ok {
-		return
-	}
 	if show {
 		args = append([]any{"reason", reason}, args...)
 	}
-	if skipped > 0 {
-		args = append(args, "unlogged_before", skipped)
-	}
-	log.Log(context.Background(), level, msg, args...)
+	s.reports.log(reason, time.Now(), func(skipped int) {
+		if skipped > 0 {
+			args = append(args, "unlogged_before", skipped)
+		}
+		log.Log(context.Background(), level, msg, args...)
+	})
 }
 
 // reportLimit permits reportBurst lines a second for each reason.
 type reportLimit struct {
 	mu      sync.Mutex
 	reasons map[string]*reportWindow
+	over    bool // no timer starts any more
 }
 
 // reportWindow counts the lines of one second, which begins with the first line.
@@ -54,12 +54,14 @@ type reportWindow struct {
 	began   time.Time
 	lines   int
 	skipped int
+	last    func(skipped int) // logs the last skipped one; nil = none is skipped
+	timer   *time.Timer       // does so when no more come
 }
 
-// next reports whether to log a line now, and how many lines were omitted since the last one.
-func (r *reportLimit) next(reason string, now time.Time) (skipped int, ok bool) {
+// log calls line, with the number of lines that were omitted since the last one, or omits it. Of omitted lines that no
+// other follows for some time, the last one is logged after all, so that the log has their number.
+func (r *reportLimit) log(reason string, now time.Time, line func(skipped int)) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	w := r.reasons[reason]
 	if w == nil {
 		if r.reasons == nil {
@@ -73,9 +75,49 @@ func (r *reportLimit) next(reason string, now time.Time) (skipped int, ok bool) 
 	}
 	if w.lines >= reportBurst {
 		w.skipped++
-		return 0, false
+		if w.last = line; w.timer == nil && !r.over {
+			w.timer = time.AfterFunc(2*time.Second, func() { r.settle(w) })
+		}
+		r.mu.Unlock()
+		return
 	}
 	w.lines++
-	skipped, w.skipped = w.skipped, 0
-	return skipped, true
+	skipped := w.skipped
+	w.skipped, w.last = 0, nil
+	r.mu.Unlock()
+	line(skipped)
+}
+
+// settle logs the last omitted line if its second is over.
+func (r *reportLimit) settle(w *reportWindow) {
+	r.mu.Lock()
+	left := time.Until(w.began.Add(time.Second))
+	if w.last != nil && left > 0 && !r.over {
+		w.timer.Reset(left + time.Second)
+		r.mu.Unlock()
+		return
+	}
+	w.timer = nil
+	line, skipped := w.last, w.skipped
+	w.skipped, w.last = 0, nil
+	r.mu.Unlock()
+	if line != nil {
+		line(skipped - 1)
+	}
+}
+
+// end logs what settle would log later.
+func (r *reportLimit) end() {
+	r.mu.Lock()
+	r.over = true
+	var open []*reportWindow
+	for _, w := range r.reasons {
+		if w.timer != nil && w.timer.Stop() {
+			open = append(open, w)
+		}
+	}
+	r.mu.Unlock()
+	for _, w := range open {
+		r.settle(w)
+	}
 }

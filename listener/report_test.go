@@ -38,6 +38,31 @@ func TestReportFlood(t *testing.T) {
 	})
 }
 
+// TestEndOfReportFlood: the log has the number of lines that were omitted also if no more come, or the listener ends.
+func TestEndOfReportFlood(t *testing.T) {
+	for name, end := range map[string]func(*listener.Server){
+		"no more come":      func(*listener.Server) { time.Sleep(5 * time.Second) }, // fake time
+		"the listener ends": (*listener.Server).Close,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var out conntest.Log
+			s, err := listener.New(listener.Config{Logger: out.Logger()}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 1000 {
+				s.LogLimited("down", slog.LevelWarn, "session failed", "number", i)
+			}
+			end(s)
+			s.Close()
+			time.Sleep(5 * time.Second)
+			if n := strings.Count(out.String(), "session failed"); n != 11 || !strings.Contains(out.String(), "number=999 unlogged_before=989") {
+				t.Errorf("%s: %d lines:\n%s", name, n, out.String())
+			}
+		})
+	}
+}
+
 // TestReasonsAreAll that stand in stats.go.
 func TestReasonsAreAll(t *testing.T) {
 	source, err := os.ReadFile("stats.go")

@@ -386,11 +386,13 @@ func TestAuthQueryTakesLong(t *testing.T) {
 // may wait. ada, from elsewhere, logs in before most of them, and waits for their look-up of ada for a moment only, even if two
 // addresses have begun one.
 func TestLookUpsTakeTurns(t *testing.T) {
-	const most, names = 100, 130 // most run or wait
+	pgproxy.SetSecretTimeout(t, conntest.Patience) // the lock is held until all have come, however busy the machine is
+	const most, names = 100, 130                   // most run or wait
 	db := pgtest.Start(t)
 	db.Exec(t, "CREATE ROLE ada LOGIN PASSWORD 'of ada'", "CREATE TABLE secrets AS SELECT rolname::text name, rolpassword secret FROM pg_authid WHERE rolname = 'ada'")
 	g, _ := startLookingUp(t, db, "SELECT name, secret FROM public.secrets WHERE name = $1", func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
 		c.Listener.AcceptProxy, c.Listener.TrustedProxies = true, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		c.LoginTimeout = conntest.Patience
 	})
 	lock := db.Connect(t)
 	do(t, lock, "BEGIN")

@@ -193,7 +193,7 @@ func (c *Client) Logger() *slog.Logger { return slog.New((*clientLog)(c)) }
 
 // warnLimited logs a warning about the client's session. A server that is down fails thousands of clients a second, so the
 // listener logs as many lines of msg and about as of a Report; with an access log all, because that has no line about what failed.
-// about is the upstream; no text of a client's, as each is kept.
+// about is what a cause is: the upstream and the class of the SQLSTATE; no text of a client's, as each is kept.
 func (c *Client) warnLimited(msg, about string, args ...any) {
 	if c.AccessLog() {
 		c.Logger().Warn(msg, args...)

@@ -1,6 +1,9 @@
 package pgproxy
 
-import "time"
+import (
+	"testing"
+	"time"
+)
 
 func init() { askPatience = 20 * time.Millisecond } // most queries of tests wait for locks, for a few seconds at most
 
@@ -14,4 +17,11 @@ func (b *Postgres) SetPinPatience(d time.Duration) { b.tables.pins.patience.Stor
 func (b *Postgres) SecretWaiters() int {
 	st := b.secrets.turns.Stats()
 	return st.Waiting + st.InUse - 1
+}
+
+// SetSecretTimeout bounds look-ups of users by d in a test. It must come before the gateway starts, so that it is undone when that has ended.
+func SetSecretTimeout(t testing.TB, d time.Duration) {
+	was := secretTimeout
+	secretTimeout = d
+	t.Cleanup(func() { secretTimeout = was })
 }

@@ -304,7 +304,7 @@ func (s *session) notLeased(typ byte, err error) error {
 		return fmt.Errorf("%w: %w", errSettingsKept, err)
 	}
 	m := s.leaseError(err)
-	s.c.warnLimited("no server connection", s.b.cfg.Name, "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
+	s.c.warnLimited("no server connection", s.cause(m.Code), "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
 	if m.Code != pgwire.StateQueryCanceled && s.b.retired.Load() || errors.Is(err, pool.ErrClosed) {
 		return errRetired
 	}
@@ -637,14 +637,16 @@ func (s *session) backendGone(cause error, mayStay bool) error {
 // reportLost counts and logs that a server connection broke, and informs the client, unless the client has received
 // only a part of a message.
 func (s *session) reportLost(cause error, stay bool) *backendError {
-	lost := &backendError{endpoint: s.srv.endpoint, err: cause}
+	lost, code := &backendError{endpoint: s.srv.endpoint, err: cause}, sqlStateOfLost(cause)
 	s.c.CountError(listener.ReasonBackendGone)
-	s.c.warnLimited("server connection lost", s.b.cfg.Name, "upstream", s.b.cfg.Name, "endpoint", lost.endpoint, "error", cause, "client_stays", stay)
+	s.c.warnLimited("server connection lost", s.cause(code), "upstream", s.b.cfg.Name, "endpoint", lost.endpoint, "error", cause, "client_stays", stay)
 	if s.srv.r.Left() > 0 {
 		return lost
 	}
-	code := sqlStateOfLost(cause)
 	s.c.CountSQLState(code)
+	if code == pgwire.StateAdminShutdown && !errors.Is(cause, errRemoved) { // a server that shuts down takes transactions with it
+		s.c.countFailure()
+	}
 	s.lease.Traffic().Shard(s.meter.index).Add(classOf(code), 1)
 	if fatal, ok := errors.AsType[*fatalError](cause); ok && !stay {
 		s.c.Writer.Header(pgwire.TypeErrorResponse, len(fatal.body))

@@ -26,12 +26,14 @@ type secretConn struct {
 	when   time.Duration        // of failed, by clock
 }
 
-// Bounds of the queries.
+// secretTimeout is for a query, with the login before it; the server ends a query after this time, too. A variable for tests.
+var secretTimeout = 5 * time.Second
+
+// Other bounds of the queries.
 const (
-	secretLife    = time.Minute     // of a connection, so that the next one goes to an endpoint that is healthy then
-	secretTimeout = 5 * time.Second // for a query, with the login before it; the server ends a query after this time, too
-	secretPause   = time.Second     // after a failure, in which nobody waits for the server
-	maxSecrets    = 100             // that run or wait; beyond that those of the source with the most fail at once
+	secretLife  = time.Minute // of a connection, so that the next one goes to an endpoint that is healthy then
+	secretPause = time.Second // after a failure, in which nobody waits for the server
+	maxSecrets  = 100         // that run or wait; beyond that those of the source with the most fail at once
 )
 
 // newTurns returns the turns of a secretConn.

@@ -558,8 +558,10 @@ func (s *session) explain(err error) error {
 		return nil // without Terminate, but with nothing open
 	}
 	s.c.CountError(listener.ReasonClientGone)
-	return fmt.Errorf("client gone: %w", err)
+	return fmt.Errorf("%w: %w", errClientGone, err)
 }
+
+var errClientGone = errors.New("client gone")
 
 // protocolError sends the client a protocol error, unless a message to it is incomplete.
 func (s *session) protocolError(code string, err error) error {
@@ -576,7 +578,7 @@ func (s *session) protocolError(code string, err error) error {
 func (s *session) refuse(err error) error {
 	m := s.leaseError(err)
 	s.c.CountSQLState(m.Code)
-	s.c.warnLimited("client refused", s.b.cfg.Name, "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
+	s.c.warnLimited("client refused", s.cause(m.Code), "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
 	m.Severity, m.SeverityUnlocalized = pgwire.SeverityFatal, pgwire.SeverityFatal
 	s.c.Writer.Send(m)
 	_ = s.c.Conn.SetDeadline(time.Now().Add(lingerTime))
@@ -585,6 +587,9 @@ func (s *session) refuse(err error) error {
 	}
 	return nil // the log has it
 }
+
+// cause returns what lines about a SQLSTATE have in common, see warnLimited.
+func (s *session) cause(code string) string { return s.b.cfg.Name + " " + errorClasses[classOf(code)] }
 
 // leaseError converts an error of acquire to one for the client, and counts it.
 func (s *session) leaseError(err error) *pgwire.ErrorResponse {
@@ -624,6 +629,9 @@ func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 				case pgwire.StateInsufficientPrivilege:
 					reason = listener.ReasonAuthFailed
 				}
+			}
+			if reason == listener.ReasonUpstreamUnavailable && !isFailure(said.Code) { // the gateway's own login is refused
+				s.c.countFailure()
 			}
 			s.c.CountError(reason)
 			return said

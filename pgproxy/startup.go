@@ -111,11 +111,23 @@ func (p *Proxy) endStartup(c *Client) {
 	_ = c.Conn.Close()
 }
 
+// endOf returns the kind of a session's end. Clients that vanish, and a server that is down, end thousands of sessions, and the
+// log must not omit for them what ends others.
+func endOf(err error) string {
+	if _, ok := errors.AsType[*backendError](err); ok {
+		return "server"
+	}
+	if errors.Is(err, errClientGone) || errors.Is(err, errClientWrite) {
+		return "client"
+	}
+	return ""
+}
+
 // logEnd reports how a session ended.
 func (c *Client) logEnd(ctx context.Context, err error, accepted *listener.Conn) {
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
-		c.warnLimited("session ended", "", "error", err, "duration", time.Since(accepted.Accepted()))
+		c.warnLimited("session ended", endOf(err), "error", err, "duration", time.Since(accepted.Accepted()))
 	case c.logs(ctx, slog.LevelDebug):
 		c.Logger().Debug("client left", "duration", time.Since(accepted.Accepted()))
 	}

@@ -24,6 +24,7 @@ const (
 var (
 	moreQueries = len(errorClasses)     // queries after the first one in requests that are a whole transaction, and all queries of others
 	atOnce      = len(errorClasses) + 1 // leases without a wait: a count is cheaper than a timing of 0
+	serious     = len(errorClasses) + 2 // those of the errors that isFailure is about
 )
 
 // errorClasses are PostgreSQL's error classes, sorted: the first two characters of a SQLSTATE. The last one is for
@@ -51,10 +52,11 @@ func classOf[T string | []byte](code T) int {
 const maxUsers = 100
 
 var clientTraffic = &traffic.Schema{
-	Labels: []string{"upstream", "user", "database"}, Limit: maxUsers, Kept: 1, Counts: len(errorClasses) + 2, Timings: clientTimings,
+	Labels: []string{"upstream", "user", "database"}, Limit: maxUsers, Kept: 1, Counts: len(errorClasses) + 3, Timings: clientTimings,
 	Views: []traffic.View{{
 		Labels: []string{"upstream"},
 		Counters: append(byClass("postgres_errors_total", "Errors sent to clients, by class of SQLSTATE."),
+			traffic.Counter{Name: "postgres_failures_total", Help: "Those errors sent to clients that concern the server or the gateway.", Read: traffic.Count(serious)},
 			traffic.Counter{Name: "postgres_transactions_total", Help: "Transactions that ended.", Read: traffic.Counted(timeAlone, timeBlocks)},
 			traffic.Counter{Name: "postgres_queries_total", Help: "Queries that were answered.", Read: queries},
 		),
@@ -74,7 +76,7 @@ var clientTraffic = &traffic.Schema{
 		},
 	}},
 	Summary: &traffic.Summary{
-		Unit: "transactions", Done: traffic.Counted(timeAlone, timeBlocks), Failed: errorsOf, Time: traffic.Time(timeAlone, timeBlocks),
+		Unit: "transactions", Done: traffic.Counted(timeAlone, timeBlocks), Failed: traffic.Count(serious), Time: traffic.Time(timeAlone, timeBlocks),
 	},
 }
 
@@ -185,7 +187,32 @@ func (m *Meter) ready(status pgwire.TxStatus, more bool) (now time.Duration) {
 
 // CountSQLState counts an error for the client by its SQLSTATE. Client.Error and Client.Fatal call it.
 func (c *Client) CountSQLState(code string) {
-	c.traffic.Shard(traffic.ShardOf(c.Conn.Loop())).Add(classOf(code), 1)
+	shard := c.traffic.Shard(traffic.ShardOf(c.Conn.Loop()))
+	shard.Add(classOf(code), 1)
+	if isFailure(code) {
+		shard.Add(serious, 1)
+	}
+}
+
+// countFailure counts a failure whose SQLSTATE does not say that it is one.
+func (c *Client) countFailure() {
+	c.traffic.Shard(traffic.ShardOf(c.Conn.Loop())).Add(serious, 1)
+}
+
+// isFailure reports whether an error concerns the server or the gateway, so that an operator has to act: no connection, no
+// resources, a crash or a damaged file. Others are of what clients ask for, cancel or mistype. A session that an operator
+// ends has StateAdminShutdown; see reportLost for a server's.
+func isFailure[T string | []byte](code T) bool {
+	if len(code) < 2 {
+		return false
+	}
+	switch string(code[:2]) {
+	case "08":
+		return string(code) != pgwire.StateProtocolViolation
+	case "53", "58", "F0", "XX":
+		return true
+	}
+	return string(code) == pgwire.StateCrashShutdown || string(code) == pgwire.StateCannotConnectNow
 }
 
 // measure counts the request that ReadyForQuery has ended, and returns its end, by clock; 0 = no request was under
@@ -214,8 +241,12 @@ func (s *session) count(msg message, act action) {
 // countError counts an error of the server. b is the beginning of its body.
 func (s *session) countError(b []byte) {
 	_, code, _ := bytes.Cut(b, []byte("\x00C"))
+	code, _, _ = bytes.Cut(code, []byte{0})
 	class := classOf(code)
 	s.meter.shard.Add(class, 1)
+	if isFailure(code) {
+		s.meter.shard.Add(serious, 1)
+	}
 	s.lease.Traffic().Shard(s.meter.index).Add(class, 1)
 }
 

@@ -67,6 +67,9 @@ func of(transactions, requests, queries float64, errors map[string]float64) map[
 	for class, n := range errors {
 		out["errors_total pg "+class] = n
 		out["user_errors_total pg/app/app"] += n
+		if class == "53" { // the classes "22" and "42" are the client's own
+			out["failures_total pg"] += n
+		}
 	}
 	return out
 }
@@ -95,6 +98,54 @@ func TestTraffic(t *testing.T) {
 			g.wantTraffic(t, of(8, 11, 11, map[string]float64{"42": 1, "22": 1}))
 		})
 	}
+}
+
+// failuresOf returns what a listener has counted as failures.
+func failuresOf(g *gateway) (n float64) {
+	all := g.Stats().Traffic[0]
+	for i := range all.Rows {
+		n += all.Summary.Failed(&all.Rows[i])
+	}
+	return n
+}
+
+// TestFailuresAreOfTheServer: what clients cancel or ask for wrongly, and sessions that an operator ends, are errors and no
+// failures. A server that ends its connections is one.
+func TestFailuresAreOfTheServer(t *testing.T) {
+	db := pgtest.Shared(t)
+	g := start(t, db, transaction)
+	failed := func() float64 { return failuresOf(g) }
+	errs := func() float64 {
+		n := 0.0
+		for name, value := range counted(g.Stats().Traffic[0]) {
+			if strings.HasPrefix(name, "errors_total") {
+				n += value
+			}
+		}
+		return n
+	}
+	c := g.connect(t, "default_query_exec_mode=simple_protocol")
+	for _, sql := range []string{"select nonsense", "set statement_timeout = 1; select pg_sleep(60)"} {
+		if _, err := c.Exec(t.Context(), sql); err == nil {
+			t.Fatal("no error")
+		}
+	}
+	for _, s := range g.Sessions() {
+		if id, stream, ok := listener.ParseID(s.ID); !ok || !g.Kill(id, stream) {
+			t.Fatal("the session cannot be ended")
+		}
+	}
+	conntest.Eventually(t, "errors are counted", func() bool {
+		return errs() == 3 && g.Stats().Errors[listener.ReasonKilled] == 1 && g.Stats().Active == 0
+	})
+	if n := failed(); n != 0 {
+		t.Errorf("%v failures; want none", n)
+	}
+	other := g.connect(t, "default_query_exec_mode=simple_protocol")
+	if _, err := other.Exec(t.Context(), "select pg_terminate_backend(pg_backend_pid())"); err == nil {
+		t.Fatal("the server connection has not ended")
+	}
+	conntest.Eventually(t, "a failure is counted", func() bool { return failed() == 1 })
 }
 
 // TestTrafficOfExtendedQueries counts prepared statements and a pipeline of them, an error in it, and COPY.

@@ -49,6 +49,8 @@ type endpoint[T any] struct {
 	ejector    ejector
 	lastError  string
 	lastFailed time.Time
+	unopened   bool // the last failure was that of an open
+	reopened   bool // and another open has succeeded since; for Status only: uses may still fail
 	readmit    *time.Timer
 	trialTime  time.Duration
 	stopProbe  context.CancelFunc
@@ -120,8 +122,16 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, number int) *endpoint[T] 
 // open connects. A failure counts once for each attempt, however many callers wait for it.
 func (e *endpoint[T]) open(ctx context.Context, open func(context.Context, string) (T, error)) (T, error) {
 	v, err := open(ctx, e.addr)
-	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+	switch {
+	case err == nil && e.suspect.Load():
+		e.mu.Lock()
+		e.reopened = e.unopened
+		e.mu.Unlock()
+	case err != nil && !errors.Is(ctx.Err(), context.Canceled):
 		e.failed(err, false)
+		e.mu.Lock()
+		e.unopened = !errors.Is(err, ErrTenant)
+		e.mu.Unlock()
 	}
 	return v, err
 }
@@ -168,6 +178,7 @@ func (e *endpoint[T]) countFailure(cause error, byAnswer bool) (ejected, changed
 	if e.closed || errors.Is(cause, ErrTenant) {
 		return false, false
 	}
+	e.unopened, e.reopened = false, false
 	if cause != nil {
 		e.lastError, e.lastFailed = cause.Error(), time.Now()
 	}
@@ -386,5 +397,8 @@ func (e *endpoint[T]) status() EndpointStatus {
 		s.EjectedUntil = e.ejector.until
 	}
 	s.Failures, s.LastError, s.LastFailed = e.ejector.failures, e.lastError, e.lastFailed
+	if e.reopened {
+		s.Failures = 0
+	}
 	return s
 }

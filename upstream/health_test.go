@@ -125,6 +125,40 @@ func TestEjectionInUse(t *testing.T) {
 	})
 }
 
+// TestOpenEndsFailedOpens: an endpoint that could not be reached is not shown as failing once a connection opens. One that
+// failed in use is, until a use succeeds.
+func TestOpenEndsFailedOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackends()
+		cfg := b.config("a:1")
+		cfg.Ejection.Failures = -1
+		cfg.Limits = pool.Limits{MaxSize: 10, AcquireTimeout: time.Second}
+		u := start(t, cfg)
+		failures := func(want bool) {
+			t.Helper()
+			if e := u.Status().Endpoints[0]; e.Failures > 0 != want {
+				t.Errorf("%d failures: %s", e.Failures, e.LastError)
+			}
+		}
+		b.set(b.down, "a:1", true)
+		if _, err := u.Acquire(t.Context()); err == nil {
+			t.Fatal("no error")
+		}
+		failures(true)
+		b.set(b.down, "a:1", false)
+		time.Sleep(5 * time.Second)
+		held := acquire(t, u)
+		failures(false)
+		acquire(t, u).Fail(errRefused)
+		failures(true)
+		other := acquire(t, u)
+		failures(true)
+		other.Release()
+		failures(false)
+		held.Release()
+	})
+}
+
 // TestSuccessWhileOut: the only endpoint is used although it is out, and successes then and
 // afterwards count: it is not out again after one failure.
 func TestSuccessWhileOut(t *testing.T) {

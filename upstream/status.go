@@ -55,7 +55,7 @@ type EndpointStatus struct {
 	Healthy      bool        // result of the active check; true without one
 	Ejected      bool        // result of the passive check
 	EjectedUntil time.Time   // zero unless Ejected
-	Failures     int         // consecutive, seen in use
+	Failures     int         // consecutive, seen in use; 0 if an open was the last to fail, and one has succeeded since
 	LastError    string      // of the last failure or failed probe; kept after recovery
 	LastFailed   time.Time   // time of LastError; zero: never
 	Role         Role        // as last answered; UnknownRole with TargetAny

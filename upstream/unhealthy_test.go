@@ -436,11 +436,11 @@ func TestPolicyChangesWhileSlow(t *testing.T) {
 func TestStageOfAnUnansweredCheck(t *testing.T) {
 	addr := conntest.Listen(t).Addr().String() // the kernel accepts, and nobody answers
 	for want, probe := range map[string]upstream.Probe{
-		"no answer within 50ms: in the TLS handshake":          upstream.HTTPSProbe("/readyz", nil),
-		"no answer within 50ms: to the request of GET /readyz": upstream.HTTPProbe("/readyz"),
+		"no answer within 1s: in the TLS handshake":          upstream.HTTPSProbe("/readyz", nil),
+		"no answer within 1s: to the request of GET /readyz": upstream.HTTPProbe("/readyz"),
 	} {
 		cfg := newBackends().config(addr)
-		cfg.Health = upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Interval: time.Millisecond, Timeout: 50 * time.Millisecond, Probe: probe}
+		cfg.Health = upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Interval: time.Millisecond, Timeout: time.Second, Probe: probe}
 		cfg.Interrupt = func(*conn, error) {}
 		u := start(t, cfg)
 		conntest.Eventually(t, want, func() bool { return u.Status().Endpoints[0].LastError == want })

@@ -125,7 +125,7 @@ type Listener struct {
 type LastMinute struct {
 	Unit      string    `json:"unit"` // requests or transactions
 	PerSecond float64   `json:"per_second"`
-	Failed    float64   `json:"failed"`  // HTTP: without an answer, or with a status of 500 or more; PostgreSQL: errors
+	Failed    float64   `json:"failed"`  // HTTP: without an answer, or with a status of 500 or more; PostgreSQL: errors that concern the server or the gateway, postgres_failures_total
 	Done      float64   `json:"done"`    // of all
 	Seconds   Quantiles `json:"seconds"` // how long they took, 0 if there were none
 }

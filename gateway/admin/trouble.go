@@ -15,7 +15,7 @@ const recent = time.Minute
 // States of an endpoint.
 const (
 	stateHealthy   = "healthy"
-	stateFailing   = "failing" // it failed within the last minute, and has not been taken out
+	stateFailing   = "failing" // it failed within the last minute, has not opened since if that was the failure, and has not been taken out
 	stateEjected   = "ejected"
 	stateUnhealthy = "unhealthy"
 	stateDrained   = "drained" // by an operator

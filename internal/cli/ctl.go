@@ -214,7 +214,7 @@ func askWith(ctx context.Context, address, method, path string, with io.Reader) 
 	case errors.Is(err, context.DeadlineExceeded):
 		return 0, nil, fmt.Errorf("the gateway at %s has not answered within %v: it may be busy, or wait for a file that its configuration names", address, time.Since(begun).Round(time.Second))
 	case err != nil:
-		return 0, nil, fmt.Errorf("no gateway answers at %s (is it running? -admin names its admin address): %w", address, errors.Unwrap(err))
+		return 0, nil, fmt.Errorf("no gateway answers at %s (is it running, with \"admin\" in its configuration? -admin names another address): %w", address, errors.Unwrap(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))

@@ -1,6 +1,7 @@
 package haproxycfg
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -49,7 +50,7 @@ func (p *place) cond(words []word) (*proxyconf.Cond, error) {
 	var failed error
 	lost := false // the alternative
 	end := func() {
-		if !lost {
+		if !lost && both != nil { // HAProxy has no alternative behind an "or" at the end
 			either = append(either, proxyconf.Both(both...))
 		}
 		both, lost = nil, false
@@ -91,7 +92,7 @@ func (p *place) cond(words []word) (*proxyconf.Cond, error) {
 	}
 	end()
 	if either == nil {
-		return nil, failed
+		return nil, cmp.Or(failed, errors.New("an empty condition"))
 	}
 	return proxyconf.Either(either...), failed
 }

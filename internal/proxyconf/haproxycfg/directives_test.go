@@ -97,6 +97,7 @@ var directives = []directive{
 	{front: "acl a path_beg /a; acl w hdr(upgrade) -i websocket; use_backend c if a or w; use_backend w if w; http-request deny if w or { path /x }", more: "backend c; server s 10.0.0.1:80; backend w; server s 10.0.0.1:81", want: []string{
 		"path: \"(?s)/a.*\"", "upstream: c", "path: /x", "status: 403", "LET THROUGH; the rule is carried for its other conditions", "backend w: not needed: only rules that are not carried use it",
 	}, not: "backend c:"},
+	{front: "http-request allow if { path_beg /a } or; http-request deny", want: []string{`path: "(?s)/a.*"`, "status: 403"}},
 	{front: "acl w hdr(upgrade) -i websocket; http-request deny unless { path_beg /a } or w", want: []string{"NOT SUPPORTED", "LET THROUGH"}, not: "status: 403"},
 	{front: "http-request set-header X-Forwarded-Proto https if { ssl_fc }; http-request set-header X-Secure yes if { ssl_fc }", not: "X-"},
 	// rules

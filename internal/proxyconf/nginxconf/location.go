@@ -2,6 +2,7 @@ package nginxconf
 
 import (
 	"cmp"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -247,11 +248,41 @@ func (v *view) fallback(l location) (location, bool) {
 		case d.arg(1) != name || len(d.words) > 2:
 		case l.d != l.scope[i] && guarded(l.d) || guarded(d) && slices.ContainsFunc(l.scope[:i+1], guarded):
 			v.missing(l.d, "both it and %s say who may use them: write that in one of them", name)
+		case l.d != l.scope[i] && rewritten(l.d) && rewritten(d):
+			v.missing(l.d, "both it and %s rewrite paths: write that in one of them", name)
 		default:
-			return location{scope: l.scope[:i+1].within(d), d: d, path: l.path, modifier: l.modifier}, true
+			to := l.scope[:i+1].within(d)
+			if own := l.find("client_max_body_size"); bodyLimit(l.scope) < bodyLimit(to) { // it holds before a request goes to d
+				own = cmp.Or(own, &directive{at: l.d.at, words: []string{"client_max_body_size", "1m"}})
+				d = &directive{at: d.at, words: d.words, block: append(slices.Clone(d.block), own)}
+				to = l.scope[:i+1].within(d)
+			}
+			return location{scope: to, d: d, path: l.path, modifier: l.modifier}, true
 		}
 	}
 	return l, false
+}
+
+// bodyLimit returns the most bytes that a request may have.
+func bodyLimit(s scope) int64 {
+	n, ok := int64(0), false
+	if d := s.find("client_max_body_size"); d != nil {
+		n, ok = size(d.arg(1))
+	}
+	switch {
+	case !ok:
+		return 1 << 20 // nginx's default
+	case n == 0:
+		return math.MaxInt64
+	}
+	return n
+}
+
+// rewritten reports whether a block may change the path of a request.
+func rewritten(block *directive) bool {
+	return slices.ContainsFunc(block.block, func(d *directive) bool {
+		return d.name() == "rewrite" || d.name() == "if" && rewritten(d)
+	})
 }
 
 // guarded reports whether a block says who may use it.
