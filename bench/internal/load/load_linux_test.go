@@ -161,3 +161,21 @@ func TestHonoursConnectionClose(t *testing.T) {
 		t.Errorf("%d operations, %d reconnects", r.All, r.Reconnects)
 	}
 }
+
+// TestConnectionsClosedBetweenRounds: the server closes connections that are idle, which is no error.
+func TestConnectionsClosedBetweenRounds(t *testing.T) {
+	std := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer std.Close()
+	c, err := load.Open(t.Context(), load.Config{Addr: std.Listener.Addr().String(), Conns: 3, Threads: 1, Workload: load.Get("/")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for round, reconnects := range []int64{0, 3} {
+		r, err := c.Run(t.Context(), 50*time.Millisecond, 0)
+		if err != nil || r.Err != nil || r.Reconnects != reconnects {
+			t.Errorf("round %d: %v, %v, %d reconnects, want %d", round, err, r.Err, r.Reconnects, reconnects)
+		}
+		std.CloseClientConnections()
+	}
+}

@@ -80,6 +80,9 @@ func (w *worker) run(ctx context.Context, d time.Duration, rate float64) (Result
 	w.res, w.ending, w.busy = Result{}, false, 0
 	w.idle = append(w.idle[:0], w.conns...)
 	w.began = time.Now()
+	if err := w.turn(0); err != nil { // what the server has closed since the last round is known before it is used
+		return w.res, err
+	}
 	due := schedule{rate: rate}
 	for ctx.Err() == nil {
 		now := w.now()
@@ -214,6 +217,11 @@ func (w *worker) receive(c *conn) {
 		}
 		if err != nil {
 			w.fail(c, err)
+			return
+		}
+		if n == 0 && !c.busy && w.cfg.Open == nil { // servers close connections that were idle for long: between rounds are minutes
+			w.drop(c)
+			w.res.Reconnects++
 			return
 		}
 		if n == 0 {

@@ -36,6 +36,9 @@ func openIdle(n int, dial func(addr string) func(context.Context) (net.Conn, err
 		if m.first, err = m.open(ctx); err != nil {
 			return nil, err
 		}
+		if err := pause(ctx, quiesce); err != nil {
+			return nil, err
+		}
 		m.before = t.Proc.Memory().RSS
 		return m, nil
 	}
@@ -62,8 +65,8 @@ func (m *idleMeter) connect(ctx context.Context) ([]net.Conn, error) {
 	return slices.DeleteFunc(conns, func(c net.Conn) bool { return c == nil }), errors.Join(append(errs, ctx.Err())...)
 }
 
-// quiesce is how long a process may work after the clients' logins before it counts as idle. The gateway returns memory
-// after a second or two without work.
+// quiesce is how long a process may work after its start and after the clients' logins before it counts as idle. The gateway
+// returns memory after a second or two without work.
 const quiesce = 4 * time.Second
 
 // Round connects the clients and measures the process while they are idle.
