@@ -188,15 +188,16 @@ func (m *machine) noteBind(name []byte, st *statement, left traces) (ends bool) 
 	case st != nil:
 		does, steady = st.effect, st.steady
 	case len(name) > 0: // SQL has prepared it
-		does = changed
+		does = effectChanges
 	}
-	changes := does == readAgain || does == changed || does == undone && m.reports != 0
-	m.mayChange(changes || left&traceUnknown != 0, m.tempsBound || does == readAgain, false)
+	changes := does == effectRereads || does == effectChanges || does == effectUndoes && m.reports != 0
+	m.mayChange(changes || left&traceUnknown != 0, m.tempsBound || does == effectRereads, false)
 	return steady
 }
 
 // knowsSettings reports whether the settings with which the server will read the client's next message are known: nothing
-// before it may change them that is not answered and synced.
+// before it may change them that is not answered and synced. Once they are known, a later message that is not answered does not
+// make them unknown again, but for mayChange.
 func (m *machine) knowsSettings() bool {
 	m.settingsOpen = m.settingsOpen && !m.st.canExecuteOwn()
 	return !m.settingsOpen
@@ -206,25 +207,25 @@ func (m *machine) knowsSettings() bool {
 type effect byte
 
 const (
-	changed   effect = iota
-	kept             // nothing
-	undone           // it may undo changes
-	readAgain        // servers read literals again behind it, and it may change settings
+	effectChanges effect = iota // it may change them
+	effectNone
+	effectUndoes  // it may undo changes
+	effectRereads // servers read literals again behind it, and it may change settings
 )
 
 // effectOf returns the effect of a text. calm is changesNoSetting, and found what settingsIn finds in it.
 func effectOf(text []byte, calm bool, found textSettings) effect {
 	switch {
 	case found.path || firstWord(text, "discard"):
-		return readAgain
+		return effectRereads
 	case found.reads:
-		return changed
+		return effectChanges
 	case calm, firstWord(text, "set"), firstWord(text, "savepoint"), firstWord(text, "release"):
-		return kept
+		return effectNone
 	case firstWord(text, "commit"), firstWord(text, "end"), firstWord(text, "rollback"):
-		return undone
+		return effectUndoes
 	}
-	return changed
+	return effectChanges
 }
 
 // unreportedNames are settings, besides readNames, under which texts are read. Servers do not report them.
