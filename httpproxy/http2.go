@@ -95,7 +95,9 @@ type http2 struct {
 // goHTTP2 serves the connection in HTTP/2. Its first bytes may have been read already.
 func (s *session) goHTTP2() {
 	s.kept = true
-	h := &http2{
+	now := time.Now()
+	h := &http2{ // all that Describe reads is set here, before the register has it
+		lastRead: now, started: now, idle: now,
 		p: s.p, ctx: s.ctx, lc: s.lc, conn: s.client.conn, isTLS: s.isTLS, counts: s.counts, shard: s.shard, limits: s.p.limits.Load(),
 		streams: make(map[uint32]*h2Stream), window: 64<<10 - 1, initial: 64<<10 - 1, writeTimeout: DefaultIdleTimeout,
 	}
@@ -196,8 +198,6 @@ func (h *http2) serve() error {
 
 // handshake sends the settings, and reads the client's preface.
 func (h *http2) handshake() error {
-	h.lastRead = time.Now()
-	h.started, h.idle = h.lastRead, h.lastRead
 	out := appendFrame(h.outgoing(), 4*6, frameSettings, 0, 0)
 	out = appendSetting(out, settingStreams, uint32(h.limits.streams))
 	out = appendSetting(out, settingFrame, maxFrame)

@@ -304,9 +304,11 @@ func ended(pid int) time.Duration {
 }
 
 // Memory is the resident memory now and at its peak since ResetPeak, in bytes, summed over the process and its descendants.
-type Memory struct{ RSS, Peak int64 }
+// Data is the part of RSS without the pages of files, such as the program's own, which are the same for any number of clients
+// and which the kernel or the process may drop and read again.
+type Memory struct{ RSS, Data, Peak int64 }
 
-// Memory reads VmRSS and VmHWM of /proc/PID/status.
+// Memory reads VmRSS, RssAnon, RssShmem and VmHWM of /proc/PID/status.
 func (p *Process) Memory() Memory {
 	var m Memory
 	for _, pid := range p.pids() {
@@ -315,6 +317,7 @@ func (p *Process) Memory() Memory {
 			continue
 		}
 		m.RSS += field(string(data), "\nVmRSS:") << 10
+		m.Data += (field(string(data), "\nRssAnon:") + field(string(data), "\nRssShmem:")) << 10
 		m.Peak += field(string(data), "\nVmHWM:") << 10
 	}
 	return m

@@ -50,7 +50,7 @@ func TestCountsTheWorkOfChildren(t *testing.T) {
 		}
 		return d > 100*time.Millisecond
 	})
-	if m := p.Memory(); m.RSS < 100<<10 || m.Peak < m.RSS {
+	if m := p.Memory(); m.RSS < 100<<10 || m.Peak < m.RSS || m.Data <= 0 || m.Data >= m.RSS {
 		t.Errorf("two shells have %d bytes resident, %d at most", m.RSS, m.Peak)
 	}
 	p.ResetPeak()

@@ -21,7 +21,7 @@ type idleMeter struct {
 	open   func(context.Context) (net.Conn, error)
 	n      int
 	first  net.Conn
-	before int64 // resident memory with one client, which includes the pool
+	before int64 // memory with one client, which includes the pool
 }
 
 // dialers is how many clients of W3d connect at a time. The server's backlog must hold them.
@@ -39,7 +39,7 @@ func openIdle(n int, dial func(addr string) func(context.Context) (net.Conn, err
 		if err := pause(ctx, quiesce); err != nil {
 			return nil, err
 		}
-		m.before = t.Proc.Memory().RSS
+		m.before = t.Proc.Memory().Data
 		return m, nil
 	}
 }
@@ -91,11 +91,11 @@ func (m *idleMeter) Round(ctx context.Context, d time.Duration, _ float64) (resu
 	if err != nil {
 		return result.Sample{}, err
 	}
-	rss := m.target.Proc.Memory().RSS
+	memory := m.target.Proc.Memory()
 	return result.Sample{Values: map[string]float64{
-		result.PerClient: float64(rss-m.before) / 1024 / float64(m.n),
+		result.PerClient: float64(memory.Data-m.before) / 1024 / float64(m.n),
 		result.IdleCPU:   float64(after-cpu) / 1e6 / time.Since(began).Seconds(),
-		result.RSS:       float64(rss) / (1 << 20),
+		result.RSS:       float64(memory.RSS) / (1 << 20),
 	}}, nil
 }
 
@@ -123,7 +123,7 @@ func (e *Env) idleClients(suite string) run.Group {
 		Info: result.Case{
 			ID: "W3d", Suite: suite, Conns: n, Metrics: []string{result.PerClient, result.IdleCPU, result.RSS},
 			Title: fmt.Sprintf("PostgreSQL, %s idle clients", result.Format(float64(n))),
-			Note:  "KiB/client is by how much the resident memory of a process that has done nothing else has grown, with all that it needs once",
+			Note:  "KiB/client is by how much the resident memory of a process that has done nothing else has grown, without the pages of its program, with all that it needs once",
 		},
 		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: rounds, Seconds: seconds, Cold: true, // a round is long, and begins and ends without clients
 		Beside: quiesce.Seconds() + float64(n)/2500,

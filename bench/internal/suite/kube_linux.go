@@ -142,7 +142,7 @@ func (e *Env) kubeIdle() run.Group {
 		Info: result.Case{
 			ID: "W8/idle", Suite: "kube", Conns: n, Metrics: []string{result.PerClient, result.IdleCPU, result.RSS},
 			Title: fmt.Sprintf("Kubernetes API, %s idle watches over TLS", result.Format(float64(n))),
-			Note:  "KiB/client is by how much the resident memory of a process that has done nothing else has grown, with all that it needs once",
+			Note:  "KiB/client is by how much the resident memory of a process that has done nothing else has grown, without the pages of its program, with all that it needs once",
 		},
 		Baselines: []string{"haproxy", "nginx", "gateway-goroutine"}, Rounds: rounds, Seconds: max(1, e.Seconds), Cold: true,
 		Beside: quiesce.Seconds() + float64(n)/200,

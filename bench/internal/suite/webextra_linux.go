@@ -118,7 +118,7 @@ func (m *streamsMeter) Round(ctx context.Context, d time.Duration, _ float64) (r
 		if err := m.visit(ctx); err != nil {
 			return result.Sample{}, err
 		}
-		m.before = m.target.Proc.Memory().RSS
+		m.before = m.target.Proc.Memory().Data
 	}
 	conns, err := m.dial(ctx)
 	var wg sync.WaitGroup
@@ -196,7 +196,7 @@ func (m *streamsMeter) take(a account, took time.Duration) (result.Sample, error
 	}
 	v := map[string]float64{}
 	if m.target.Proc != nil {
-		v[result.PerClient] = float64(m.target.Proc.Memory().RSS-m.before) / 1024 / float64(m.n)
+		v[result.PerClient] = float64(m.target.Proc.Memory().Data-m.before) / 1024 / float64(m.n)
 	}
 	if err := m.sample(m, v, took, a); err != nil {
 		return result.Sample{}, err
