@@ -109,7 +109,7 @@ func TestConsoleHostile(t *testing.T) {
 			want string
 		}{
 			"unnamed":            {[]pgwire.Message{parse, &pgwire.Bind{}, &pgwire.Describe{Object: 'P'}, &pgwire.Execute{MaxRows: 2}, &pgwire.Sync{}}, "12TDDsZ"},
-			"rest of a portal":   {[]pgwire.Message{parse, &pgwire.Bind{}, &pgwire.Execute{MaxRows: 1}, &pgwire.Execute{}, &pgwire.Sync{}}, "12Ds" + strings.Repeat("D", 22) + "CZ"},
+			"rest of a portal":   {[]pgwire.Message{parse, &pgwire.Bind{}, &pgwire.Execute{MaxRows: 1}, &pgwire.Execute{}, &pgwire.Sync{}}, "12Ds" + strings.Repeat("D", 25) + "CZ"},
 			"portal after Sync":  {[]pgwire.Message{parse, &pgwire.Bind{}, &pgwire.Sync{}, &pgwire.Execute{}, &pgwire.Sync{}}, "12ZEZ"},
 			"skipped":            {[]pgwire.Message{&pgwire.Parse{Query: "nonsense"}, &pgwire.Bind{}, &pgwire.Execute{}, parse, show, &pgwire.Sync{}}, "EZ"},
 			"parameters":         {[]pgwire.Message{parse, &pgwire.Bind{Params: [][]byte{[]byte("x")}}, &pgwire.Sync{}}, "1EZ"},

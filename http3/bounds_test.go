@@ -68,19 +68,19 @@ func TestResets(t *testing.T) {
 	}
 }
 
-// TestIdleConnection: KeepAlive ends a connection without requests. A stream of which only the first bytes come is none, and a request that
+// TestIdleConnection: ClientIdleTimeout ends a connection without requests. A stream of which only the first bytes come is none, and a request that
 // takes longer is one.
 func TestIdleConnection(t *testing.T) {
-	for keepAlive := 100 * time.Millisecond; !idleConnection(t, keepAlive); keepAlive *= 5 {
-		if keepAlive > 10*time.Second {
-			t.Fatalf("a request was not begun within %v", keepAlive)
+	for clientIdle := 100 * time.Millisecond; !idleConnection(t, clientIdle); clientIdle *= 5 {
+		if clientIdle > 10*time.Second {
+			t.Fatalf("a request was not begun within %v", clientIdle)
 		}
 	}
 }
 
 // idleConnection is TestIdleConnection with a time. It returns false if the machine was so busy that a connection had ended before its
 // request began.
-func idleConnection(t *testing.T, keepAlive time.Duration) bool {
+func idleConnection(t *testing.T, clientIdle time.Duration) bool {
 	begun, release := make(chan struct{}, 1), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		begun <- struct{}{}
@@ -93,7 +93,7 @@ func idleConnection(t *testing.T, keepAlive time.Duration) bool {
 	}
 	defer app.Close()
 	serverTLS, clientTLS := certs.New().Configs()
-	p, err := httpproxy.New(httpproxy.Config{TLS: serverTLS, KeepAlive: keepAlive, Routes: []httpproxy.Route{{Path: "/", Upstream: app}}})
+	p, err := httpproxy.New(httpproxy.Config{TLS: serverTLS, ClientIdleTimeout: clientIdle, Routes: []httpproxy.Route{{Path: "/", Upstream: app}}})
 	if err != nil {
 		t.Fatal(err)
 	}

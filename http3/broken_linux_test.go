@@ -242,7 +242,7 @@ func TestDuplicateOfFailedSocket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.Begin(httpproxy.CarrierSettings{MaxRequests: 1, MaxHeaderBytes: 1 << 10, KeepAlive: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+		l.Begin(httpproxy.CarrierSettings{MaxRequests: 1, MaxHeaderBytes: 1 << 10, ClientIdleTimeout: func() time.Duration { return time.Minute }, Logger: slog.New(slog.DiscardHandler)})
 		failed := make(chan struct{})
 		go func() {
 			defer close(failed)

@@ -53,13 +53,13 @@ func (c *conn) Carry(h http.Handler) error {
 	s := c.of.settings
 	c.mu.Lock()
 	c.served = true
-	c.idleTimer = time.AfterFunc(s.KeepAlive, c.onIdle)
+	c.idleTimer = time.AfterFunc(s.ClientIdleTimeout(), c.onIdle)
 	c.mu.Unlock()
 	server := &quichttp3.Server{
 		MaxHeaderBytes: s.MaxHeaderBytes, Logger: s.Logger,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			c.count(1, s.KeepAlive)
-			defer c.count(-1, s.KeepAlive)
+			c.count(1)
+			defer c.count(-1)
 			if r.Method == http.MethodConnect {
 				t := &tunnelWriter{ResponseWriter: w}
 				defer t.end()
@@ -131,10 +131,10 @@ func normalEnd(err error) bool {
 // count adds n to the number of requests in progress. A request counts when its head has arrived.
 // quic-go has an idle timeout of its own, but stops it at the first byte of a stream, so that an
 // incomplete head would keep the connection forever.
-func (c *conn) count(n int, keepAlive time.Duration) {
+func (c *conn) count(n int) {
 	c.mu.Lock()
 	if c.open += n; c.open == 0 {
-		c.idleTimer.Reset(keepAlive)
+		c.idleTimer.Reset(c.of.settings.ClientIdleTimeout())
 	} else {
 		c.idleTimer.Stop()
 	}
@@ -142,7 +142,7 @@ func (c *conn) count(n int, keepAlive time.Duration) {
 	c.closeIfDone()
 }
 
-// onIdle ends a connection that has had no requests for the keep-alive time. A client sends a
+// onIdle ends a connection that has had no requests for the client idle time-out. A client sends a
 // request that it has just begun again, on another connection.
 func (c *conn) onIdle() {
 	c.mu.Lock()

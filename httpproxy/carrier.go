@@ -75,8 +75,8 @@ type CarrierSettings struct {
 	MaxRequests, MaxHeaderBytes int
 	// ResetSecret is Config.ResetSecret.
 	ResetSecret []byte
-	// KeepAlive is how long a connection without requests stays open.
-	KeepAlive time.Duration
+	// ClientIdleTimeout returns how long a connection without requests stays open. It is safe for concurrent use.
+	ClientIdleTimeout func() time.Duration
 	// Logger is never nil.
 	Logger *slog.Logger
 	// Report counts and logs a problem, see listener.Server.Report.
@@ -98,7 +98,7 @@ func (p *Proxy) beginCarriers(l net.Listener) error {
 	p.carriers.add(l)
 	limits := p.limits.Load()
 	c.Begin(CarrierSettings{
-		TLS: func() *tls.Config { return p.carriers.tls.Load() }, Admit: p.srv.Foresee, MaxRequests: limits.streams, MaxHeaderBytes: limits.head, KeepAlive: limits.keepAlive,
+		TLS: func() *tls.Config { return p.carriers.tls.Load() }, Admit: p.srv.Foresee, MaxRequests: limits.streams, MaxHeaderBytes: limits.head, ClientIdleTimeout: func() time.Duration { return p.limits.Load().clientIdle },
 		ResetSecret: p.carriers.secret, Logger: p.srv.Logger(), Report: p.srv.Report,
 	})
 	return nil

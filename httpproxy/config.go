@@ -19,9 +19,9 @@ const (
 	// DefaultReadHeaderTimeout bounds how long a client may take for a request's head and for the TLS handshake, so
 	// that slow clients do not hold connections for nothing.
 	DefaultReadHeaderTimeout = 10 * time.Second
-	// DefaultKeepAlive is how long a client's connection may be idle between requests. It is longer than the keep-alive
-	// time of load balancers in front of the gateway (commonly 60s), so that they close first.
-	DefaultKeepAlive = 2 * time.Minute
+	// DefaultClientIdleTimeout is how long a client's connection may be idle between requests. It is longer than the idle
+	// time-out of most load balancers in front of the gateway (commonly 60s), so that they close first.
+	DefaultClientIdleTimeout = 2 * time.Minute
 	// DefaultMaxHeaderBytes bounds a request's head; 64 KiB is four times the limit of common
 	// servers.
 	DefaultMaxHeaderBytes = 64 << 10
@@ -102,7 +102,7 @@ type Config struct {
 	Memory *Memory
 
 	ReadHeaderTimeout time.Duration // 0 = DefaultReadHeaderTimeout
-	KeepAlive         time.Duration // 0 = DefaultKeepAlive
+	ClientIdleTimeout time.Duration // 0 = DefaultClientIdleTimeout
 	MaxHeaderBytes    int           // 0 = DefaultMaxHeaderBytes
 	MaxHeaderFields   int           // 0 = DefaultMaxHeaderFields
 	MaxStreams        int           // 0 = DefaultMaxStreams
@@ -238,7 +238,7 @@ func (c Config) Verify() error {
 			seen[key] = true
 		}
 	}
-	if c.ReadHeaderTimeout < 0 || c.KeepAlive < 0 || c.MaxHeaderBytes < 0 || c.MaxHeaderFields < 0 || c.MaxStreams < 0 || c.MaxBuffered < 0 || c.Announce.MaxAge < 0 || c.Announce.Port < 0 {
+	if c.ReadHeaderTimeout < 0 || c.ClientIdleTimeout < 0 || c.MaxHeaderBytes < 0 || c.MaxHeaderFields < 0 || c.MaxStreams < 0 || c.MaxBuffered < 0 || c.Announce.MaxAge < 0 || c.Announce.Port < 0 {
 		errs = append(errs, fmt.Errorf("%w: limits and time-outs must not be negative", ErrConfig))
 	}
 	if least := LeastBufferedPerConn(c.MaxHeaderBytes, c.PeekBytes); c.MaxBufferedPerConn != 0 && c.MaxBufferedPerConn < least {

@@ -287,7 +287,7 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.recheck = false
-	if len(h.streams) == 0 && h.started.IsZero() && !now.Before(h.idle.Add(h.limits.keepAlive)) {
+	if len(h.streams) == 0 && h.started.IsZero() && !now.Before(h.idle.Add(h.clientIdle())) {
 		h.draining = true
 	}
 	if h.draining && !h.closing {
@@ -308,7 +308,7 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 	case !h.started.IsZero():
 		return by, nil
 	case len(h.streams) == 0:
-		return h.idle.Add(h.limits.keepAlive), nil
+		return h.idle.Add(h.clientIdle()), nil
 	}
 	if !h.pinged.IsZero() {
 		by := h.pinged.Add(pongWithin)
@@ -325,6 +325,9 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 	return now.Add(pongWithin), nil
 }
 
+// clientIdle returns how long the connection may be without streams.
+func (h *http2) clientIdle() time.Duration { return h.p.limits.Load().clientIdle }
+
 // becameIdle is called when the last stream has ended. mu is held.
 func (h *http2) becameIdle() {
 	h.idle = time.Now()
@@ -332,9 +335,9 @@ func (h *http2) becameIdle() {
 	case h.closing:
 		h.checkBy(time.Unix(1, 0))
 	case !h.in.holds: // the reader holds no buffer, so it can be suspended
-		h.checkBy(h.idle.Add(min(suspendAfter, h.limits.keepAlive)))
-	case h.limits.keepAlive < pingAfter: // otherwise the next check is early enough
-		h.checkBy(h.idle.Add(h.limits.keepAlive))
+		h.checkBy(h.idle.Add(min(suspendAfter, h.clientIdle())))
+	case h.clientIdle() < pingAfter: // otherwise the next check is early enough
+		h.checkBy(h.idle.Add(h.clientIdle()))
 	}
 }
 

@@ -600,7 +600,7 @@ func TestHTTP2OnlyByALPN(t *testing.T) {
 func TestHTTP2IdleTimeouts(t *testing.T) {
 	paced(t, func(t testing.TB, unit time.Duration) {
 		cfg := routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {})))
-		cfg.KeepAlive = unit
+		cfg.ClientIdleTimeout = unit
 		p := startProxy(t, cfg)
 		h := dialH2(t, p.addr)
 		h.ask(1, true, plainGet...)
@@ -608,7 +608,7 @@ func TestHTTP2IdleTimeouts(t *testing.T) {
 		if last := h.farewell(); last != 1 {
 			t.Errorf("the last stream is %d", last)
 		}
-		cfg.KeepAlive, cfg.ReadHeaderTimeout = 0, unit
+		cfg.ClientIdleTimeout, cfg.ReadHeaderTimeout = 0, unit
 		p = startProxy(t, cfg)
 		for _, part := range []string{"\x00", "\x00\x00\x08\x06\x00\x00\x00\x00\x00ping", "\x00\x00\x00\x01\x01\x00\x00\x00\x01"} {
 			h := dialH2(t, p.addr)

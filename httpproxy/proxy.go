@@ -58,8 +58,18 @@ var _ listener.Handler = (*Proxy)(nil)
 
 // limits are the parts of a Config that sessions use.
 type limits struct {
-	readHeader, keepAlive time.Duration
-	head, fields, streams int
+	readHeader, clientIdle time.Duration
+	head, fields, streams  int
+}
+
+func limitsOf(cfg Config) *limits {
+	return &limits{
+		readHeader: cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
+		clientIdle: cmp.Or(cfg.ClientIdleTimeout, DefaultClientIdleTimeout),
+		streams:    cmp.Or(cfg.MaxStreams, DefaultMaxStreams),
+		head:       cmp.Or(cfg.MaxHeaderBytes, DefaultMaxHeaderBytes),
+		fields:     min(cmp.Or(cfg.MaxHeaderFields, DefaultMaxHeaderFields), httpwire.MaxFields),
+	}
 }
 
 // New checks cfg and makes a Proxy. Errors wrap ErrConfig or listener.ErrConfig.
@@ -86,13 +96,7 @@ func New(cfg Config) (*Proxy, error) {
 	p.ledger.perConn.Store(cfg.MaxBufferedPerConn)
 	p.table.Store(p.newTable(cfg))
 	p.log.Store(newAccessLog(cfg))
-	p.limits.Store(&limits{
-		readHeader: cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
-		keepAlive:  cmp.Or(cfg.KeepAlive, DefaultKeepAlive),
-		streams:    cmp.Or(cfg.MaxStreams, DefaultMaxStreams),
-		head:       cmp.Or(cfg.MaxHeaderBytes, DefaultMaxHeaderBytes),
-		fields:     min(cmp.Or(cfg.MaxHeaderFields, DefaultMaxHeaderFields), httpwire.MaxFields),
-	})
+	p.limits.Store(limitsOf(cfg))
 	if cfg.TLS != nil {
 		p.tls.Store(serverTLS(cfg.TLS))
 		p.carriers.tls.Store(carrierTLS(cfg.TLS))
@@ -255,6 +259,7 @@ func (p *Proxy) Update(cfg Config) error {
 	p.carriers.set(cfg.Announce)
 	p.table.Store(p.newTable(cfg))
 	p.log.Store(newAccessLog(cfg))
+	p.limits.Store(limitsOf(cfg))
 	p.ledger.limit.Store(cfg.MaxBuffered)
 	p.ledger.perConn.Store(cfg.MaxBufferedPerConn)
 	return nil

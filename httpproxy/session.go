@@ -392,7 +392,7 @@ func (s *session) awaitRequest() bool {
 		cfg := s.p.limits.Load()
 		limit := cfg.readHeader
 		if s.served {
-			limit = cfg.keepAlive
+			limit = cfg.clientIdle
 		}
 		since := s.ended
 		if s.ended = (time.Time{}); since.IsZero() {

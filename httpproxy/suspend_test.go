@@ -152,7 +152,7 @@ func TestPauseInHTTP2Frame(t *testing.T) {
 
 // The time-out of idle connections counts from the last answer.
 func TestSuspendedSessionTimesOut(t *testing.T) {
-	cfg := httpproxy.Config{KeepAlive: 300 * time.Millisecond}
+	cfg := httpproxy.Config{ClientIdleTimeout: 300 * time.Millisecond}
 	_, c, ask, suspended := startIdle(t, cfg)
 	ask()
 	suspended()

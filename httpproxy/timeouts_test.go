@@ -84,7 +84,7 @@ func idleNever(t testing.TB, unit time.Duration, first string) {
 	})
 	p := startProxy(t, httpproxy.Config{
 		ReadHeaderTimeout: unit,
-		KeepAlive:         unit,
+		ClientIdleTimeout: unit,
 		Routes: []httpproxy.Route{
 			{Path: "/never", Upstream: newUpstream(t, never), IdleTimeout: -1},
 			{Path: "/some", Upstream: newUpstream(t, never), IdleTimeout: time.Second + 10*unit},

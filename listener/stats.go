@@ -21,7 +21,7 @@ const (
 	ReasonEndpointOut         = "endpoint_out"         // its endpoint became unhealthy or was removed, and the upstream ends sessions then
 	ReasonRebalanced          = "rebalanced"           // it was moved to another endpoint, because the upstream rebalances
 	ReasonClientGone          = "client_gone"          // the client disconnected during its session, or before it
-	ReasonRejected            = "rejected"             // the connection limit was reached
+	ReasonRejected            = "rejected"             // a limit of clients was reached
 	ReasonDenied              = "denied"               // the client's address may not connect
 	ReasonSourceFull          = "source_full"          // the client's address had too many connections
 	ReasonSourceRate          = "source_rate"          // the client's address connected too often

@@ -65,8 +65,8 @@ func (l *Login) checkNames() error {
 		message: fmt.Sprintf("the name of the user or database is longer than %d bytes", maxUserName)}
 }
 
-// ErrDraining is returned by Client.NextIdle when the session is to end because the proxy is
-// draining. The client has not been informed; Client.Goodbye does that.
+// ErrDraining is returned by Client.NextIdle when the session is to end because the proxy is draining, or because the
+// client was idle for longer than Config.ClientIdleTimeout. The client has not been informed; Client.Goodbye does that.
 var ErrDraining = errors.New("pgproxy: draining")
 
 // ErrSuspended is returned by Client.NextIdle when the client has been idle for a while; see
@@ -95,8 +95,11 @@ type Client struct { // 80 bytes, one of the allocator's sizes: there may be ver
 
 // The flags of a Client.
 const (
-	clientTLS    = 1 << iota // received bytes may be a part of a TLS record
-	clientKilled             // an operator has ended the session
+	clientTLS      = 1 << iota // received bytes may be a part of a TLS record
+	clientKilled               // an operator has ended the session
+	clientTimedOut             // the client was idle for too long
+	clientCounted              // Proxy.counts has the client
+	clientToldLast             // Goodbye has set the deadline of the last message
 
 	sequenceLeases = 8 // from this bit on, flags has machine.sequenceLeases while the session is suspended
 )
@@ -112,6 +115,9 @@ func (c *Client) sequenceLeaseCount() uint32 { return c.flags.Load() >> sequence
 
 func (c *Client) isTLS() bool  { return c.flags.Load()&clientTLS != 0 }
 func (c *Client) killed() bool { return c.flags.Load()&clientKilled != 0 }
+
+// timedOut reports whether the session is to end because the client was idle for too long.
+func (c *Client) timedOut() bool { return c.flags.Load()&clientTimedOut != 0 }
 
 // Login has a client's startup parameters. Clients with the same parameters, which have proven the same secret, share one:
 // it must not be changed.
@@ -264,13 +270,13 @@ func (c *Client) Done() { c.activity.set(c.proxy.ticks.now.Load(), false) }
 
 // NextIdle waits for the next message at a boundary where the session could end: no transaction is open, and
 // everything is answered. It first flushes Writer if no message has arrived, and gives buffers back during the wait.
-// It returns ErrDraining when the proxy drains, and may return ErrSuspended when the client sends nothing for a
+// It returns ErrDraining when the session is to end there, and may return ErrSuspended when the client sends nothing for a
 // while: see Session.
 func (c *Client) NextIdle() (pgwire.Header, error) { return c.nextIdle(c.patience()) }
 
 // nextIdle is NextIdle with the time after which the session is suspended.
 func (c *Client) nextIdle(wait time.Duration) (pgwire.Header, error) {
-	if c.Reader.HasMessage() && !c.isDraining() {
+	if c.Reader.HasMessage() && !c.ends() {
 		return c.Reader.Next()
 	}
 	if err := c.Writer.Flush(); err != nil {
@@ -279,14 +285,14 @@ func (c *Client) nextIdle(wait time.Duration) (pgwire.Header, error) {
 	c.Writer.Release()
 	c.Reader.Release()
 	c.state.Store(clientIdle)
-	if c.isDraining() {
+	if c.ends() {
 		return pgwire.Header{}, ErrDraining
 	}
 	if c.Session != nil && c.suspend(wait) {
 		return pgwire.Header{}, ErrSuspended
 	}
 	h, err := c.Reader.Next()
-	if !c.state.CompareAndSwap(clientIdle, clientBusy) {
+	if !c.state.CompareAndSwap(clientIdle, clientBusy) || c.timedOut() {
 		return pgwire.Header{}, ErrDraining
 	}
 	return h, err
@@ -340,8 +346,8 @@ func (c *Client) carry(ctx context.Context, accepted *listener.Conn) {
 	}
 }
 
-// isDraining reports whether the proxy drains.
-func (c *Client) isDraining() bool { return c.proxy.isDraining() }
+// ends reports whether the session is to end at its next boundary: the proxy drains, or the client was idle for too long.
+func (c *Client) ends() bool { return c.timedOut() || c.proxy.isDraining() }
 
 func (p *Proxy) isDraining() bool { return p.srv.IsDraining() }
 
@@ -355,18 +361,35 @@ func (c *Client) interrupt() {
 // cutOff makes everything that the session waits for fail, after the session's context has ended. Any goroutine may
 // call it.
 func (c *Client) cutOff() {
-	_ = c.Conn.SetDeadline(unixPast)
+	c.proxy.mu.Lock()
+	defer c.proxy.mu.Unlock()
+	c.cutOffLocked()
+}
+
+// cutOffLocked is cutOff with Proxy.mu held. A last message that is under way has its own time.
+func (c *Client) cutOffLocked() {
+	if c.flags.Load()&clientToldLast == 0 {
+		_ = c.Conn.SetDeadline(unixPast)
+	} else {
+		_ = c.Conn.SetReadDeadline(unixPast)
+	}
 	if w := c.worker.Load(); w != nil && w.session != nil {
 		w.session.cutOff()
 	}
 }
 
-// Goodbye sends the client its last message, that the gateway is shutting down or an operator has ended the session
-// (57P01). It flushes, and does not wait for a client that does not read. It also works for a client that is cut off.
+// Goodbye sends the client its last message: that the gateway is shutting down, an operator has ended the session (57P01),
+// or the client was idle for too long (57P05). It flushes, and does not wait for a client that does not read. It also works for a client that is cut off.
 func (c *Client) Goodbye() error {
+	c.proxy.mu.Lock()
+	c.flags.Or(clientToldLast)
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(goodbyeTime))
-	if c.killed() {
+	c.proxy.mu.Unlock()
+	switch {
+	case c.killed():
 		return c.Fatal(pgwire.StateAdminShutdown, "terminating connection due to administrator command", "")
+	case c.timedOut():
+		return c.Fatal(pgwire.StateIdleSessionTimeout, "terminating connection due to idle-session timeout", "")
 	}
 	return c.Fatal(pgwire.StateAdminShutdown, "headpond is shutting down", "Connect again.")
 }

@@ -53,6 +53,12 @@ type Config struct {
 	// be asked for a SCRAM password, except those of Unix sockets. It needs TLS and AuthSCRAM. Certificates whose signature
 	// has no hash function, such as Ed25519's, have no channel binding.
 	ChannelBinding ChannelBinding
+	// ClientIdleTimeout ends the session of a client that has sent nothing for so long outside a transaction, or up to a second
+	// and a quarter later, with 57P05 as a server's idle_session_timeout does. Clients that listen for notifications are no
+	// exception. 0 = never.
+	ClientIdleTimeout time.Duration
+	// MaxClients bounds the clients of each user and of each database; the zero value does not.
+	MaxClients ClientLimits
 	// ShowStatements makes Sessions show the beginning of the last statement of each client that holds a server
 	// connection.
 	ShowStatements bool
@@ -148,11 +154,17 @@ func (c Config) Verify() error {
 	if err := c.FailedLogins.verify(); err != nil {
 		bad("%w", err)
 	}
+	if err := c.MaxClients.verify(); err != nil {
+		bad("%w", err)
+	}
 	if c.MaxPinned < 0 {
 		bad("MaxPinned %d is negative", c.MaxPinned)
 	}
 	if c.LoginTimeout < 0 {
 		bad("LoginTimeout %v is negative", c.LoginTimeout)
+	}
+	if c.ClientIdleTimeout < 0 {
+		bad("ClientIdleTimeout %v is negative", c.ClientIdleTimeout)
 	}
 	return errors.Join(errs...)
 }

@@ -120,7 +120,7 @@ func (s *session) stepFastPath() (over bool) {
 func (s *session) ask() (waits, over bool) {
 	c, x := s.c, &s.x
 	c.state.Store(clientIdle)
-	if c.isDraining() || c.AccessLog() {
+	if c.ends() || c.AccessLog() {
 		return false, true
 	}
 	b, over := x.client.TryRead(s.idlePatience())
@@ -175,7 +175,7 @@ func (s *session) ask() (waits, over bool) {
 func (s *session) askLeased() (waits, over bool) {
 	c, x := s.c, &s.x
 	drains := s.machine.st.tx == pgwire.TxIdle // a drain ends the client instead of waiting for it
-	if drains && c.state.CompareAndSwap(clientBusy, clientIdle) && c.isDraining() {
+	if drains && c.state.CompareAndSwap(clientBusy, clientIdle) && c.ends() {
 		c.interrupt()
 	}
 	b, spoke, over := x.client.TryReadEither(s.srv.conn, patience)

@@ -36,6 +36,7 @@ type Proxy struct {
 
 	mu      sync.Mutex // not held across I/O
 	clients map[uint32]*Client
+	counts  clientCounts         // of clients
 	aliases map[uint32][]*Client // by the process ID of the server, in session mode; several servers may have the same
 	moved   map[*traffic.Cell]*moved
 }
@@ -60,7 +61,7 @@ var _ listener.Rejecter = (*Proxy)(nil)
 // remain the caller's: drain them after the Proxy.
 func New(cfg Config) (*Proxy, error) {
 	p := &Proxy{
-		clients: make(map[uint32]*Client), aliases: make(map[uint32][]*Client), moved: make(map[*traffic.Cell]*moved),
+		clients: make(map[uint32]*Client), counts: newClientCounts(), aliases: make(map[uint32][]*Client), moved: make(map[*traffic.Cell]*moved),
 		traffic: traffic.NewSet(clientTraffic), history: newHistory(time.Now()), failures: newFailures(),
 	}
 	p.ticks.move()
@@ -189,18 +190,6 @@ func (p *Proxy) Stats() listener.Stats {
 	return st
 }
 
-// register makes a client known for cancel requests and drains.
-func (p *Proxy) register(c *Client) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	id := p.nextID.Add(1)
-	for p.clients[id] != nil || id == 0 {
-		id = p.nextID.Add(1)
-	}
-	c.id = id
-	p.clients[id] = c
-}
-
 // Key returns the key to send as BackendKeyData; it is unique to this client. A session that keeps one server
 // connection may send that server's process ID instead, see alias. The key cannot be derived from other clients'
 // keys, and idle clients need not store it.
@@ -217,17 +206,8 @@ func (p *Proxy) cutOff() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.clients {
-		c.cutOff()
+		c.cutOffLocked()
 	}
-}
-
-func (p *Proxy) unregister(c *Client) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.clients[c.id] == c {
-		p.movedBy(c).add(c)
-	}
-	delete(p.clients, c.id)
 }
 
 // alias makes cancel requests reach a client also by the process ID of its server, which the client was told instead

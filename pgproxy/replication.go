@@ -186,7 +186,7 @@ func relayRaw(ctx context.Context, c *Client, srv *server) error {
 	switch {
 	case c.over(ctx) != nil:
 		return fmt.Errorf("cut off: %w", c.over(ctx))
-	case c.isDraining(), fromServer == io.EOF, fromClient == io.EOF: //nolint:errorlint // as CopyTo returns it
+	case c.ends(), fromServer == io.EOF, fromClient == io.EOF: //nolint:errorlint // as CopyTo returns it
 		return nil
 	}
 	return fmt.Errorf("replication connection: %w", errors.Join(fromClient, fromServer))

@@ -527,7 +527,7 @@ func (s *session) allowDrain() {
 		return
 	}
 	s.c.state.Store(clientIdle)
-	if s.c.isDraining() {
+	if s.c.ends() {
 		s.c.interrupt()
 	}
 }

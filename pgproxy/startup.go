@@ -190,7 +190,9 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 	if g.tls != nil {
 		c.flags.Store(clientTLS)
 	}
-	g.proxy.register(c)
+	if err := g.proxy.register(c, g.set); err != nil {
+		return nil, err
+	}
 	g.accepted.Attach((*entry)(c))
 	return c, nil
 }

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// watchInterval is how often the proxy checks for clients that left while a server works for them. Shorter statements
-// are not checked.
+// watchInterval is how often the proxy checks for clients that left while a server works for them, and for those that were
+// idle for too long. Shorter statements are not checked.
 const watchInterval = time.Second
 
-// watch cancels statements of clients that have gone, until ctx ends. Requests pay nothing for this: a session only
+// watch cancels statements of clients that have gone, and ends sessions of idle clients, until ctx ends. Requests pay nothing for this: a session only
 // marks, by a number, that it waits for its server.
 func (p *Proxy) watch(ctx context.Context) {
 	ticker := time.NewTicker(tick)
@@ -29,6 +29,9 @@ func (p *Proxy) watch(ctx context.Context) {
 			continue
 		}
 		p.keepUsage(time.Now())
+		if limit := p.settings.Load().ClientIdleTimeout; limit > 0 {
+			p.endIdle(limit)
+		}
 		still, looked = p.stillWorking(looked)
 		for _, c := range abandoned(still) {
 			c.Logger().Info("client left during a statement: canceling it")

@@ -64,6 +64,7 @@ const (
 	StateAdminShutdown          = "57P01"
 	StateCrashShutdown          = "57P02"
 	StateCannotConnectNow       = "57P03"
+	StateIdleSessionTimeout     = "57P05"
 	StateSystemError            = "58000"
 	StateIOError                = "58030"
 	StateInternalError          = "XX000"

@@ -73,6 +73,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		Listener: l.Common, TLS: l.TLS, ResetSecret: l.Secret, TrustedProxies: l.TrustedProxies,
 		Announce: section.HTTP3.announcement(), PeekBytes: section.PeekBytes, RefuseBeyondPeek: section.PeekBeyond == BeyondRefuse,
 		MaxBuffered: int64(section.MaxBuffered) << 20, MaxBufferedPerConn: int64(section.MaxPerConn) << 10, AccessLog: section.AccessLog.settings(l),
+		ReadHeaderTimeout: section.ReadHeaderTimeout, ClientIdleTimeout: section.ClientIdleTimeout,
 	}
 	for _, part := range l.Gateway.Parts() {
 		if c, ok := part.(extend.Certifier); ok {
@@ -142,6 +143,9 @@ type HTTPListener struct {
 	ErrorPages  []ErrorPage `conf:"error_pages" maxlen:"64"`                                              // of routes without their own, and of requests without a route
 	AccessLog   *AccessLog  `conf:"access_log"`                                                           // nil: none of its own
 	HTTP3       *HTTP3      `conf:"http3" scalar:"Enabled"`                                               // nil: none
+
+	ReadHeaderTimeout time.Duration `conf:"read_header_timeout" default:"10s" min:"1ms" max:"1h"` // for the head of a client's request, and for its TLS handshake
+	ClientIdleTimeout time.Duration `conf:"client_idle_timeout" default:"2m" min:"1ms" max:"24h"` // of a client's connection without requests
 }
 
 // Route sends requests to an upstream. The most specific route wins.

@@ -59,7 +59,7 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 	cfg := pgproxy.Config{
 		Members:  members,
 		Listener: l.Common, Users: users, AuthQuery: query, Databases: map[string]pgproxy.Backend{}, TLS: l.TLS, RequireTLS: pg.RequireTLS,
-		ShowStatements: pg.ShowStatements, MaxPinned: pg.MaxPinned, ReplicationUsers: pg.ReplicationUsers,
+		ShowStatements: pg.ShowStatements, ClientIdleTimeout: pg.ClientIdleTimeout, MaxClients: pg.MaxClients.settings(), MaxPinned: pg.MaxPinned, ReplicationUsers: pg.ReplicationUsers,
 		OnState: map[OnState]pgproxy.OnState{PinState: pgproxy.PinState, RefuseState: pgproxy.RefuseState, ResetState: pgproxy.ResetState}[pg.OnState],
 		PinAlso: pinsAlso(pg.PinAlso),
 		Mode:    modes[pg.Mode],
@@ -119,6 +119,10 @@ type PostgresListener struct {
 	// ShowStatements makes the list of sessions show the beginning of each client's last statement.
 	// Statements may hold secrets.
 	ShowStatements bool `conf:"show_statements"`
+	// ClientIdleTimeout ends the session of a client that is idle for longer outside a transaction.
+	ClientIdleTimeout time.Duration `conf:"client_idle_timeout" default:"never" min:"1s" max:"8760h" never:"0s"`
+	// MaxClients bounds the clients of each user and of each database.
+	MaxClients ClientLimits `conf:"max_clients"`
 	// OnState says what happens to session state that cannot follow its client in transaction mode.
 	OnState OnState `conf:"on_session_state" default:"pin"`
 	// MaxPinned is how many server connections of an upstream clients may keep for such state; 0: half of its max_size, at least 1.
@@ -222,6 +226,31 @@ func (Auth) Values() []string { return []string{"trust", "md5", "scram-sha-256",
 // auths has what is known of the secrets of users: with rules they may have any form.
 var auths = map[Auth]pgproxy.Auth{AuthTrust: pgproxy.AuthTrust, AuthMD5: pgproxy.AuthMD5, AuthSCRAM: pgproxy.AuthSCRAM, AuthRules: pgproxy.AuthMD5}
 
+// ClientLimits bounds the clients at a time; 0: no limit.
+type ClientLimits struct {
+	PerUser     int           `conf:"per_user" default:"0" min:"0" max:"10000000"`
+	PerDatabase int           `conf:"per_database" default:"0" min:"0" max:"10000000"`
+	Users       []ClientLimit `conf:"users" key:"Name" scalar:"Most" maxlen:"10000"`     // in place of PerUser
+	Databases   []ClientLimit `conf:"databases" key:"Name" scalar:"Most" maxlen:"10000"` // in place of PerDatabase
+}
+
+// ClientLimit is the limit of one user or database.
+type ClientLimit struct {
+	Name string `conf:"-"`
+	Most int    `conf:"most" required:"true" min:"0" max:"10000000"`
+}
+
+func (l ClientLimits) settings() pgproxy.ClientLimits {
+	limits := func(list []ClientLimit) map[string]int {
+		all := map[string]int{}
+		for _, one := range list {
+			all[one.Name] = one.Most
+		}
+		return all
+	}
+	return pgproxy.ClientLimits{PerUser: l.PerUser, PerDatabase: l.PerDatabase, Users: limits(l.Users), Databases: limits(l.Databases)}
+}
+
 // Database sends one database name, or "*" for every other one, to an upstream.
 type Database struct {
 	Name     string `conf:"-"`
@@ -306,11 +335,28 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 	default:
 		checkPinsAlso(c, l, pg)
 	}
+	checkClientLimits(c, pg)
 	checkUsers(c, pg)
 	checkConsole(c, l, pg)
 	checkAuthQuery(c, pg)
 	checkRules(c, l, pg)
 	checkAuth(c, l, pg)
+}
+
+// checkClientLimits reports limits of databases that clients cannot request.
+func checkClientLimits(c *config.Checker, pg *PostgresListener) {
+	var names []string
+	for _, db := range pg.Databases {
+		names = append(names, db.Name)
+	}
+	if len(names) == 0 || slices.Contains(names, "*") {
+		return
+	}
+	for i := range pg.MaxClients.Databases {
+		if limit := &pg.MaxClients.Databases[i]; !slices.Contains(names, limit.Name) {
+			c.Unknown(c.Mark(&limit.Name), "database", limit.Name, names)
+		}
+	}
 }
 
 // checkPinsAlso warns if another listener shares the server connections and pins its clients for fewer

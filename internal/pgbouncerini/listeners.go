@@ -326,6 +326,10 @@ func (c *converter) serve(l *yamltext.Mapping, targets []target, auth authentica
 	if tcp && c.requiresTLS() {
 		pg.Put("require_tls", "true", "client_tls_sslmode = "+strings.ToLower(c.set["client_tls_sslmode"].text))
 	}
+	c.clientLimits(pg)
+	if v := c.set["client_idle_timeout"]; v.seconds() > 0 {
+		pg.Put("client_idle_timeout", c.duration(v, "client_idle_timeout", time.Second, 8760*time.Hour, false), "client_idle_timeout")
+	}
 	if c.console() {
 		console := pg.In("console")
 		if admins := c.set["admin_users"].list(); len(admins) > 0 {
@@ -338,6 +342,38 @@ func (c *converter) serve(l *yamltext.Mapping, targets []target, auth authentica
 	databases := pg.In("databases")
 	for _, t := range targets {
 		databases.Put(yamltext.Quote(t.Key), yamltext.Quote(t.upstream), "")
+	}
+}
+
+// clientLimits writes how many clients of a user and of a database there may be.
+func (c *converter) clientLimits(pg *yamltext.Mapping) {
+	const ofUser, ofDatabase = "max_user_client_connections", "max_db_client_connections"
+	limits, users, databases := &yamltext.Mapping{}, &yamltext.Mapping{}, &yamltext.Mapping{}
+	put := func(to *yamltext.Mapping, name string, v value, from string) {
+		if n := v.number(); v.written() && (n > 0 || n == 0 && c.set[from].number() > 0) {
+			to.Put(name, strconv.Itoa(min(n, 10_000_000)), from)
+		}
+	}
+	put(limits, "per_user", c.set[ofUser], ofUser)
+	put(limits, "per_database", c.set[ofDatabase], ofDatabase)
+	for _, u := range c.users {
+		put(users, yamltext.Quote(u.Key), u.set[ofUser], ofUser)
+	}
+	for _, d := range c.databases {
+		if v := d.set[ofDatabase]; d.isFallback() && v.number() > 0 {
+			c.report(v.at, "*: "+ofDatabase, Missing, "limits of databases have names here: write those that clients use below `databases` of `max_clients`")
+			continue
+		}
+		put(databases, yamltext.Quote(d.Key), d.set[ofDatabase], ofDatabase)
+	}
+	if len(users.Fields) > 0 {
+		limits.In("users").Fields = users.Fields
+	}
+	if len(databases.Fields) > 0 {
+		limits.In("databases").Fields = databases.Fields
+	}
+	if len(limits.Fields) > 0 {
+		pg.In("max_clients").Fields = limits.Fields
 	}
 }
 
