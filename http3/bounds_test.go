@@ -68,6 +68,28 @@ func TestResets(t *testing.T) {
 	}
 }
 
+// TestMaxStreams: a new connection may have as many requests at a time as the last reload says.
+func TestMaxStreams(t *testing.T) {
+	limited := func(n string) string {
+		return strings.ReplaceAll(standard, "http3: true", "http3: true, max_streams: "+n)
+	}
+	w := run(t, limited("1"))
+	opens := func(conn *quic.Conn, want int) {
+		t.Helper()
+		for range want {
+			begin(t, conn, ":method", "GET", ":scheme", "https", ":authority", "localhost", ":path", "/wait")
+		}
+		if _, err := conn.OpenStream(); err == nil {
+			t.Errorf("a client could begin more than %d requests", want)
+		}
+	}
+	opens(w.dialRaw(), 1)
+	if err := w.gw.Reload(w.parse(limited("3"))); err != nil {
+		t.Fatal(err)
+	}
+	opens(w.dialRaw(), 3)
+}
+
 // TestIdleConnection: ClientIdleTimeout ends a connection without requests. A stream of which only the first bytes come is none, and a request that
 // takes longer is one.
 func TestIdleConnection(t *testing.T) {

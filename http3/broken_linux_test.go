@@ -242,7 +242,9 @@ func TestDuplicateOfFailedSocket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.Begin(httpproxy.CarrierSettings{MaxRequests: 1, MaxHeaderBytes: 1 << 10, ClientIdleTimeout: func() time.Duration { return time.Minute }, Logger: slog.New(slog.DiscardHandler)})
+		l.Begin(httpproxy.CarrierSettings{Limits: func() httpproxy.CarrierLimits {
+			return httpproxy.CarrierLimits{MaxRequests: 1, MaxHeaderBytes: 1 << 10, ClientIdleTimeout: time.Minute}
+		}, Logger: slog.New(slog.DiscardHandler)})
 		failed := make(chan struct{})
 		go func() {
 			defer close(failed)

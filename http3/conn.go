@@ -53,10 +53,10 @@ func (c *conn) Carry(h http.Handler) error {
 	s := c.of.settings
 	c.mu.Lock()
 	c.served = true
-	c.idleTimer = time.AfterFunc(s.ClientIdleTimeout(), c.onIdle)
+	c.idleTimer = time.AfterFunc(s.Limits().ClientIdleTimeout, c.onIdle)
 	c.mu.Unlock()
 	server := &quichttp3.Server{
-		MaxHeaderBytes: s.MaxHeaderBytes, Logger: s.Logger,
+		MaxHeaderBytes: s.Limits().MaxHeaderBytes, Logger: s.Logger,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c.count(1)
 			defer c.count(-1)
@@ -134,7 +134,7 @@ func normalEnd(err error) bool {
 func (c *conn) count(n int) {
 	c.mu.Lock()
 	if c.open += n; c.open == 0 {
-		c.idleTimer.Reset(c.of.settings.ClientIdleTimeout())
+		c.idleTimer.Reset(c.of.settings.Limits().ClientIdleTimeout)
 	} else {
 		c.idleTimer.Stop()
 	}

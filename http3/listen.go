@@ -189,7 +189,7 @@ func (p *port) setNewest(l *Listener, s *httpproxy.CarrierSettings) {
 // listen starts accepting.
 func (p *port) listen(s *httpproxy.CarrierSettings) {
 	p.transport.StatelessResetKey = resetKey(s.ResetSecret, p.socket.LocalAddr())
-	server, err := p.transport.Listen(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: p.configForClient}, config(s))
+	server, err := p.transport.Listen(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: p.configForClient}, p.config(s))
 	p.mu.Lock()
 	p.server, p.err = server, err
 	p.mu.Unlock()
@@ -200,15 +200,23 @@ func (p *port) listen(s *httpproxy.CarrierSettings) {
 	go p.distribute() // until the last Listener is closed
 }
 
-// config returns the settings of QUIC.
-func config(s *httpproxy.CarrierSettings) *quic.Config {
-	return &quic.Config{
-		MaxIncomingStreams: int64(s.MaxRequests), MaxIncomingUniStreams: maxUniStreams,
+// config returns the settings of QUIC. Each connection begins with the present limit of requests.
+func (p *port) config(s *httpproxy.CarrierSettings) *quic.Config {
+	c := &quic.Config{
+		MaxIncomingStreams: int64(s.Limits().MaxRequests), MaxIncomingUniStreams: maxUniStreams,
 		InitialStreamReceiveWindow: firstWindow, MaxStreamReceiveWindow: streamWindow,
 		InitialConnectionReceiveWindow: connWindow / 2, MaxConnectionReceiveWindow: connWindow,
 		MaxIdleTimeout: idleTimeout, KeepAlivePeriod: keepAlive,
 		Allow0RTT: false, // requests in early data can be replayed
 	}
+	c.GetConfigForClient = func(*quic.ClientInfo) (*quic.Config, error) {
+		now := c.Clone()
+		if s := p.settings(); s != nil {
+			now.MaxIncomingStreams = int64(s.Limits().MaxRequests)
+		}
+		return now, nil
+	}
+	return c
 }
 
 // configForClient implements tls.Config.GetConfigForClient. The client will belong to the Listener whose settings it

@@ -71,16 +71,21 @@ type CarrierSettings struct {
 	// is called before a handshake begins, and must not be called otherwise: a refusal is counted and logged. It may be called from any
 	// goroutine, and does not wait.
 	Admit func(from net.Addr, pending int) error
-	// MaxRequests is how many requests of a connection may be open at once, MaxHeaderBytes how large a head may be.
-	MaxRequests, MaxHeaderBytes int
+	// Limits returns the present limits. It is safe for concurrent use.
+	Limits func() CarrierLimits
 	// ResetSecret is Config.ResetSecret.
 	ResetSecret []byte
-	// ClientIdleTimeout returns how long a connection without requests stays open. It is safe for concurrent use.
-	ClientIdleTimeout func() time.Duration
 	// Logger is never nil.
 	Logger *slog.Logger
 	// Report counts and logs a problem, see listener.Server.Report.
 	Report func(reason string, level slog.Level, msg string, args ...any)
+}
+
+// CarrierLimits are the limits of connections.
+type CarrierLimits struct {
+	MaxRequests       int           // of a connection that may be open at once; for new connections
+	MaxHeaderBytes    int           // of a request; for new connections
+	ClientIdleTimeout time.Duration // how long a connection without requests stays open
 }
 
 // ErrNoTLS is returned by Serve for a CarrierListener if the Config has no TLS.
@@ -96,9 +101,12 @@ func (p *Proxy) beginCarriers(l net.Listener) error {
 		return errors.Join(ErrNoTLS, l.Close())
 	}
 	p.carriers.add(l)
-	limits := p.limits.Load()
+	limits := func() CarrierLimits {
+		now := p.limits.Load()
+		return CarrierLimits{MaxRequests: now.streams, MaxHeaderBytes: now.head, ClientIdleTimeout: now.clientIdle}
+	}
 	c.Begin(CarrierSettings{
-		TLS: func() *tls.Config { return p.carriers.tls.Load() }, Admit: p.srv.Foresee, MaxRequests: limits.streams, MaxHeaderBytes: limits.head, ClientIdleTimeout: func() time.Duration { return p.limits.Load().clientIdle },
+		TLS: func() *tls.Config { return p.carriers.tls.Load() }, Admit: p.srv.Foresee, Limits: limits,
 		ResetSecret: p.carriers.secret, Logger: p.srv.Logger(), Report: p.srv.Report,
 	})
 	return nil

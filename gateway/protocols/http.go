@@ -73,7 +73,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		Listener: l.Common, TLS: l.TLS, ResetSecret: l.Secret, TrustedProxies: l.TrustedProxies,
 		Announce: section.HTTP3.announcement(), PeekBytes: section.PeekBytes, RefuseBeyondPeek: section.PeekBeyond == BeyondRefuse,
 		MaxBuffered: int64(section.MaxBuffered) << 20, MaxBufferedPerConn: int64(section.MaxPerConn) << 10, AccessLog: section.AccessLog.settings(l),
-		ReadHeaderTimeout: section.ReadHeaderTimeout, ClientIdleTimeout: section.ClientIdleTimeout,
+		ReadHeaderTimeout: section.ReadHeaderTimeout, ClientIdleTimeout: section.ClientIdleTimeout, MaxHeaderBytes: section.MaxHeader << 10, MaxStreams: section.MaxStreams,
 	}
 	for _, part := range l.Gateway.Parts() {
 		if c, ok := part.(extend.Certifier); ok {
@@ -146,6 +146,8 @@ type HTTPListener struct {
 
 	ReadHeaderTimeout time.Duration `conf:"read_header_timeout" default:"10s" min:"1ms" max:"1h"` // for the head of a client's request, and for its TLS handshake
 	ClientIdleTimeout time.Duration `conf:"client_idle_timeout" default:"2m" min:"1ms" max:"24h"` // of a client's connection without requests
+	MaxHeader         int           `conf:"max_header_kib" default:"64" min:"16" max:"1024"`      // the head of a request
+	MaxStreams        int           `conf:"max_streams" default:"250" min:"1" max:"10000"`        // requests at a time on a connection of HTTP/2 or HTTP/3
 }
 
 // Route sends requests to an upstream. The most specific route wins.
@@ -260,7 +262,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 	checkAccessLog(c, h.AccessLog)
 	checkErrorPages(c, h.ErrorPages)
 	checkHTTP3(c, l, h)
-	if least := httpproxy.LeastBufferedPerConn(0, h.PeekBytes) >> 10; h.MaxPerConn != 0 && int64(h.MaxPerConn) < least && c.NoProblemAt(&h.MaxPerConn, &h.PeekBytes) {
+	if least := httpproxy.LeastBufferedPerConn(h.MaxHeader<<10, h.PeekBytes) >> 10; h.MaxPerConn != 0 && int64(h.MaxPerConn) < least && c.NoProblemAt(&h.MaxPerConn, &h.PeekBytes, &h.MaxHeader) {
 		c.Report(c.Mark(&h.MaxPerConn), "max_buffered_per_connection_kib: %d: a single request may take %d KiB, with its head and peek_bytes; want that at least, or 0", h.MaxPerConn, least)
 	}
 	seen := map[string]config.Position{}
