@@ -206,6 +206,9 @@ func (p Path) disjoint(q Path) bool {
 	return p.Kind == Affix && q.Kind == Affix && !strings.HasSuffix(p.Tail, q.Tail) && !strings.HasSuffix(q.Tail, p.Tail)
 }
 
+// Apart reports whether no path is known to be in both.
+func (p Path) Apart(q Path) bool { return p.disjoint(q) }
+
 // intersect returns the paths in both; false if there is no form for them.
 func (p Path) intersect(q Path) (Paths, bool) {
 	switch {
