@@ -37,7 +37,7 @@ func (v *view) servers(hosts []host, main host) (rules []*proxyconf.Rule) {
 		}
 		for _, d := range h.server.all("server_name") {
 			for _, name := range d.words[1:] {
-				for _, n := range v.hostNames(d, name) {
+				for _, n := range v.hostNames(d, name, h.server) {
 					if !seen[n] {
 						seen[n] = true
 						all = append(all, named{n, h})
@@ -63,8 +63,8 @@ func (v *view) servers(hosts []host, main host) (rules []*proxyconf.Rule) {
 	return append(rules, &proxyconf.Rule{From: main.server.at, When: proxyconf.Const(true), Then: locations[main.server]})
 }
 
-// hostNames returns the hosts of routes for a server's name.
-func (v *view) hostNames(d *directive, name string) []string {
+// hostNames returns the hosts of routes for the name of a server, whose rules are in block.
+func (v *view) hostNames(d *directive, name string, block *directive) []string {
 	name = strings.ToLower(name)
 	switch {
 	case name == "_" || name == "" || name == "--":
@@ -76,7 +76,7 @@ func (v *view) hostNames(d *directive, name string) []string {
 	case isHost(name):
 		return []string{name}
 	}
-	v.missing(d, "%q: a route has a host, or *.host for all below; requests for it get the default server", name)
+	v.missing(d, "%q: a route has a host, or *.host for all below; requests for it get the default server%s", name, refuses(block))
 	return nil
 }
 

@@ -36,6 +36,9 @@ func (v *view) pages(s scope) (text string, at *directive) {
 		of = ", of: both"
 	}
 	for _, d := range s.list("error_page") {
+		if len(d.words) < 3 {
+			continue // nginx refuses it
+		}
 		var codes []string
 		why := ""
 		for _, w := range d.words[1 : len(d.words)-1] {

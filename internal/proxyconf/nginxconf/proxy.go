@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -231,6 +232,15 @@ func (v *view) moves(l location, d *directive, t target) func(*proxyconf.State, 
 			v.differs(d, "the server gets the client's query, too")
 		}
 	}
+	if e, err := regexp.Compile(l.path); err == nil && strings.HasPrefix(l.modifier, "~") { // its groups with names
+		numbers := map[string]string{}
+		for i, name := range e.SubexpNames() {
+			if name != "" && i < 10 {
+				numbers[name] = "$" + strconv.Itoa(i)
+			}
+		}
+		uri = replaced(uri, numbers)
+	}
 	to, known := v.groups(uri)
 	if strings.Contains(uri, "?") || !known || !whole && (strings.HasPrefix(l.modifier, "~") || !strings.HasPrefix(l.path, "/")) {
 		return func(*proxyconf.State, *proxyconf.Known) string {
@@ -347,7 +357,7 @@ func (v *view) limit(s scope) (set proxyconf.Settings) {
 		}
 		rate, client := v.zone(zone)
 		if i > 0 || rate == 0 || !client || burst < 0 || burst > 100_000 {
-			v.missing(d, "rate_limit of a route counts requests of each client, once")
+			v.missing(d, "rate_limit of a route counts requests of each client, once; this limit is gone")
 			continue
 		}
 		set.Set("rate_limit/requests", strconv.Itoa(burst+1), d.at)

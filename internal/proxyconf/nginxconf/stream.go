@@ -126,7 +126,7 @@ func (c *converter) names(l *proxyconf.Listener, h host, m *directive) bool {
 			l.Settings.Set("upstream", yamltext.Quote(u.Name), d.at)
 			continue
 		}
-		for _, name := range (&view{converter: c}).hostNames(d, d.name()) {
+		for _, name := range (&view{converter: c}).hostNames(d, d.name(), d) {
 			r := proxyconf.Route{From: d.at}
 			r.When.Set("sni", yamltext.Quote(name), proxyconf.Position{})
 			r.Settings.Set("upstream", yamltext.Quote(u.Name), d.at)

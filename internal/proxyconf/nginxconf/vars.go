@@ -1,11 +1,15 @@
 package nginxconf
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/headpond/headpond/internal/proxyconf"
 )
+
+// maxValue bounds the value of a variable.
+const maxValue = 4000
 
 // constant returns a text with the values of the variables that set gives one value in a scope, whatever the request.
 func (v *view) constant(s scope, text string) string {
@@ -17,7 +21,11 @@ func (v *view) constant(s scope, text string) string {
 		for _, d := range block.block {
 			switch {
 			case d.name() == "set":
-				values[strings.TrimPrefix(d.arg(1), "$")] = replaced(d.arg(2), values)
+				name, value := strings.TrimPrefix(d.arg(1), "$"), replaced(d.arg(2), values)
+				if values[name] = value; len(value) > maxValue { // it may grow with each line
+					unknown[name] = true
+					delete(values, name)
+				}
 			case d.name() == "if" && !slices.Contains(s, d):
 				for _, inner := range d.all("set") {
 					unknown[strings.TrimPrefix(inner.arg(1), "$")] = true
@@ -72,7 +80,8 @@ type alternative struct {
 // alternatives returns the values of a text with one variable of a map; false if there is none, or a route cannot have one of its
 // conditions. The last one always holds.
 func (v *view) alternatives(text string) (all []alternative, ok bool) {
-	for name, m := range v.maps {
+	for _, name := range slices.Sorted(maps.Keys(v.maps)) {
+		m := v.maps[name]
 		for _, sign := range []string{name, "${" + strings.TrimPrefix(name, "$") + "}"} {
 			before, after, found := strings.Cut(text, sign)
 			if !found || sign == name && after != "" && isWord(after[0]) {
