@@ -144,6 +144,24 @@ var nginxCases = map[string]string{
 		location /users/ { error_page 401 /page.html; proxy_intercept_errors on; proxy_pass http://SERVER(users); }
 	}
 `,
+	"nested": `
+	server {
+		listen LISTEN(web);
+		proxy_set_header Host $host;
+		location / {
+			proxy_pass http://SERVER(a);
+			location /admin { deny all; }
+			location /static/ { proxy_pass http://SERVER(static); }
+			location = /x { return 204; }
+		}
+		location ^~ /api/ {
+			proxy_pass http://SERVER(b);
+			location ~ x$ { proxy_pass http://SERVER(c); add_header X-Site nested always; }
+		}
+		location /users/ { location /users/7/ { proxy_pass http://SERVER(d)/w/; } proxy_pass http://SERVER(e); }
+		location ~ \.css$ { proxy_pass http://SERVER(css); }
+	}
+`,
 	"variables": `
 	map $http_x_beta $pool { default SERVER(a); 1 SERVER(b); }
 	map $host $site { hostnames; default http://SERVER(c); .shop.example http://SERVER(d); a.shop.example http://SERVER(e); }

@@ -116,6 +116,7 @@ func (v *view) server(h host) (rules []*proxyconf.Rule) {
 			continue
 		}
 		all = append(all, l)
+		all = append(all, l.exactInside()...)
 	}
 	for _, l := range v.ordered(all) {
 		rules = append(rules, v.location(l)...)
@@ -216,18 +217,57 @@ func (v *view) location(l location) []*proxyconf.Rule {
 		return []*proxyconf.Rule{v.adding(l.scope, l.d, r)}
 	}
 	v.report(l.d, "location")
-	for _, inner := range l.d.all("location") {
-		v.missing(inner, "write the location beside the other one, not in it; its requests get what the other one does%s", refuses(inner))
-	}
 	if d := l.d.all("internal"); len(d) > 0 { // no client may ask for it
-		return []*proxyconf.Rule{{From: l.d.at, When: when, End: true, Do: answer(d[0], 404, "", "")}}
+		return []*proxyconf.Rule{{From: l.d.at, Name: "location " + l.path, Lost: refuses(l.d), When: when, End: true, Do: answer(d[0], 404, "", "")}}
 	}
 	var first []*proxyconf.Rule // before rewrite and return, which are not for these methods
 	for _, d := range l.d.all("limit_except") {
 		first = append(first, v.except(l, d)...)
 	}
-	then := slices.Concat(first, v.rewrites(l.scope), v.branches(l), v.last(l))
-	return []*proxyconf.Rule{{From: l.d.at, Name: "location " + l.path, When: when, Then: then}}
+	then := slices.Concat(v.nested(l), first, v.rewrites(l.scope), v.branches(l), v.last(l))
+	return []*proxyconf.Rule{{From: l.d.at, Name: "location " + l.path, Lost: refuses(l.d), When: when, Then: then}}
+}
+
+// exactInside returns the locations for one path in another one, of which nginx looks at no other for that path.
+func (l location) exactInside() (all []location) {
+	for _, d := range l.d.all("location") {
+		longest := ""
+		for _, o := range l.scope[len(l.scope)-2].all("location") {
+			if path := o.words[len(o.words)-1]; (len(o.words) == 2 || o.arg(1) == "^~") && strings.HasPrefix(d.arg(2), path) && len(path) > len(longest) {
+				longest = path
+			}
+		}
+		if d.arg(1) == "=" && longest == l.path && (l.modifier == "" || l.modifier == "^~") {
+			all = append(all, location{scope: l.scope.within(d), d: d, modifier: "=", path: d.arg(2)})
+		}
+	}
+	return all
+}
+
+// nested returns the rules of the locations in another one. nginx looks at their expressions before those beside it.
+func (v *view) nested(l location) (rules []*proxyconf.Rule) {
+	beside := l.scope[len(l.scope)-2].all("location")
+	late := l.modifier == "" && slices.ContainsFunc(beside, func(d *directive) bool { return strings.HasPrefix(d.arg(1), "~") && len(d.words) > 2 })
+	var all []location
+	exact := l.exactInside()
+	for _, d := range l.d.all("location") {
+		if slices.ContainsFunc(exact, func(e location) bool { return e.d == d }) {
+			continue // see server
+		}
+		in := location{scope: l.scope.within(d), d: d, path: d.arg(1)}
+		if len(d.words) > 2 {
+			in.modifier, in.path = d.arg(1), d.arg(2)
+		}
+		if late && in.modifier != "" || strings.HasPrefix(in.path, "@") || in.path == l.path {
+			v.missing(d, "write the location beside the other one, not in it; its requests get what the other one does%s", refuses(d))
+			continue
+		}
+		all = append(all, in)
+	}
+	for _, in := range v.ordered(all) {
+		rules = append(rules, v.location(in)...)
+	}
+	return rules
 }
 
 // named returns the location that try_files of a block has for requests without a file, such as @app; "" if there is none.
