@@ -137,7 +137,6 @@ var nginxCases = map[string]string{
 		}
 		location /static/ { if ($bad) { return 404; } proxy_pass http://SERVER(static); }
 		location /api { if ($inside) { return 403; } proxy_pass http://SERVER(api); }
-		location /old/ { auth_request /auth; root DIR; }
 		location = /x { return 503; error_page 503 /page.html; }
 		location = /page.html { internal; root DIR; }
 		location /v1/ { auth_request off; error_page 502 /page.html; proxy_pass http://DOWN; }
