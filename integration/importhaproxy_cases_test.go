@@ -153,4 +153,30 @@ backend f
 backend web
     server s SERVER(web)
 `},
+	"names and users": {config: `
+# not all of it: X-Cn has no equal
+userlist team
+    group ops users ann
+    user ann insecure-password secret
+    user bob insecure-password other
+frontend www
+    bind LISTEN(web)
+    http-request set-header X-Cn %[ssl_c_s_dn(cn)]
+    http-request set-var(txn.site) req.hdr(host),field(1,:),lower
+    http-request auth realm ops if { path_beg /admin } !{ http_auth_group(team) ops }
+    use_backend a if { hdr_reg(host) -i ^(other|another)\.test$ }
+    use_backend b if { var(txn.site) -m str a.shop.example }
+    use_backend c if { hdr_end(host) -i shop.example }
+    default_backend web
+backend a
+    server s SERVER(a)
+backend b
+    server s SERVER(b)
+backend c
+    server s SERVER(c)
+backend web
+    stick-table type ip size 10k expire 1m
+    stick on src
+    server s SERVER(web)
+`},
 }

@@ -110,6 +110,77 @@ var nginxCases = map[string]string{
 		location / { proxy_pass http://SERVER(other); proxy_set_header Host $proxy_host; }
 	}
 `,
+	"auth": `
+	# not all of it: X-DN has no equal
+	map $http_user_agent $bad { default 0; ~*curl 1; }
+	geo $outside { default 1; 127.0.0.0/8 0; ::1 0; }
+	geo $inside { default 0; 127.0.0.0/8 1; ::1 1; }
+	server {
+		listen LISTEN(web);
+		proxy_set_header Host $host;
+		if ($outside) { return 403; }
+		location = /auth {
+			internal;
+			proxy_pass http://SERVER(auth)/verify;
+			proxy_pass_request_body off;
+			proxy_set_header Content-Length "";
+			proxy_set_header Host $host;
+			proxy_set_header X-Original-URI $request_uri;
+		}
+		location / {
+			auth_request /auth;
+			auth_request_set $user $upstream_http_x_user;
+			proxy_set_header Host $host;
+			proxy_set_header X-User $user;
+			proxy_set_header X-DN $ssl_client_s_dn;
+			proxy_pass http://SERVER(web);
+		}
+		location /static/ { if ($bad) { return 404; } proxy_pass http://SERVER(static); }
+		location /api { if ($inside) { return 403; } proxy_pass http://SERVER(api); }
+		location = /x { return 503; error_page 503 /page.html; }
+		location = /page.html { internal; root DIR; }
+		location /v1/ { auth_request off; error_page 502 /page.html; proxy_pass http://DOWN; }
+		location /users/ { error_page 401 /page.html; proxy_intercept_errors on; proxy_pass http://SERVER(users); }
+	}
+`,
+	"nested": `
+	server {
+		listen LISTEN(web);
+		proxy_set_header Host $host;
+		location / {
+			proxy_pass http://SERVER(a);
+			location /admin { deny all; }
+			location /static/ { proxy_pass http://SERVER(static); }
+			location = /x { return 204; }
+		}
+		location ^~ /api/ {
+			proxy_pass http://SERVER(b);
+			location ~ x$ { proxy_pass http://SERVER(c); add_header X-Site nested always; }
+		}
+		location /users/ { location /users/7/ { proxy_pass http://SERVER(d)/w/; } proxy_pass http://SERVER(e); }
+		location ~ \.css$ { proxy_pass http://SERVER(css); }
+	}
+`,
+	"variables": `
+	map $http_x_beta $pool { default SERVER(a); 1 SERVER(b); }
+	map $host $site { hostnames; default http://SERVER(c); .shop.example http://SERVER(d); a.shop.example http://SERVER(e); }
+	server {
+		listen LISTEN(web);
+		set $name SERVER(f);
+		set $up http://$name;
+		proxy_set_header Host $host;
+		if ($host ~* ^(other|another)\.test$) { return 404; }
+		rewrite ^/apix$ /v1/edit last;
+		location / { proxy_pass $up; proxy_set_header Host $host; proxy_set_header X-Name $name; }
+		location /api/ { proxy_pass http://$pool; }
+		location /static/ { proxy_pass $site; }
+		location ~ ^/users/(.*)$ { proxy_pass http://SERVER(u)/u/$1$is_args$args; }
+		location /old/ { rewrite ^/old/(.*)$ /v1/$1 last; }
+		location /v1/ { proxy_pass http://SERVER(v)/w/; }
+		location /admin { if ($http_x_beta) { proxy_pass http://SERVER(beta); } proxy_pass http://SERVER(admin); }
+		location = /old { proxy_pass http://SERVER(g)$request_uri; }
+	}
+`,
 	"tls": `
 	server { listen LISTEN(plain); return 301 https://$host$request_uri; }
 	server {
@@ -133,7 +204,8 @@ func TestImportedFromNginx(t *testing.T) {
 				p.same("web", "https", methods[:1], hosts[:2], targets[:6])
 				p.same("plain", "http", methods[:1], hosts[:2], targets[:6])
 			} else {
-				p.same("web", "http", methods, hosts, targets, http.Header{"X-Beta": {"1"}, "X-Secret": {"s"}}, http.Header{"Cookie": {"a=b; stage=beta; team=0"}}, http.Header{"User-Agent": {"curl/8"}, "Cookie": {"team=1"}})
+				p.same("web", "http", methods, hosts, targets, http.Header{"X-Beta": {"1"}, "X-Secret": {"s"}}, http.Header{"Cookie": {"a=b; stage=beta; team=0"}}, http.Header{"User-Agent": {"curl/8"}, "Cookie": {"team=1"}},
+					http.Header{"X-Answer-User": {"ann"}, "X-User": {"mallory"}, "X-Dn": {"cn=mallory"}}, http.Header{"X-Answer-Status": {"401"}})
 			}
 		})
 	}

@@ -206,6 +206,9 @@ func (p Path) disjoint(q Path) bool {
 	return p.Kind == Affix && q.Kind == Affix && !strings.HasSuffix(p.Tail, q.Tail) && !strings.HasSuffix(q.Tail, p.Tail)
 }
 
+// Apart reports whether no path is known to be in both.
+func (p Path) Apart(q Path) bool { return p.disjoint(q) }
+
 // intersect returns the paths in both; false if there is no form for them.
 func (p Path) intersect(q Path) (Paths, bool) {
 	switch {
@@ -242,10 +245,32 @@ func (p Path) within(q Path) (Path, bool) {
 	case p.Kind == Exact && len(p.Text) >= len(q.Text)+len(q.Tail) && len(p.Text) == len(strings.ToLower(p.Text)):
 		middle := p.Text[len(q.Text) : len(p.Text)-len(q.Tail)]
 		return Path{Kind: Regexp, Text: "^" + begin + "(?i:" + regexp.QuoteMeta(middle) + ")" + end + "$"}, plain(p.Text)
+	case p.Kind == Regexp && q.Tail == "" && q.Text != "" && p.startsBehind(q.Text):
+		inner := p.Text
+		if p.Fold {
+			inner = "i:" + inner
+		} else {
+			inner = ":" + inner
+		}
+		return Path{Kind: Regexp, Text: "^" + begin + ".*?(?" + inner + ")"}, true
 	case p.Kind == Part && !overlap(q.Text, p.Text) && !overlap(p.Text, q.Tail) && !overlap(q.Text, q.Tail):
 		return Path{Kind: Regexp, Text: "^" + begin + ".*" + regexp.QuoteMeta(p.Text) + ".*" + end + "$"}, true
 	}
 	return Path{}, false
+}
+
+// startsBehind reports whether a match of an expression cannot begin in a text at the beginning of a path.
+func (p Path) startsBehind(text string) bool {
+	anchors := strings.NewReplacer(`\\`, "", "[^", "").Replace(p.Text)
+	if strings.Contains(anchors, "^") || strings.Contains(anchors, `\b`) || strings.Contains(anchors, `\B`) || strings.Contains(anchors, `\A`) {
+		return false
+	}
+	re, err := regexp.Compile(p.Text)
+	if err != nil {
+		return false
+	}
+	first, _ := re.LiteralPrefix()
+	return first != "" && !overlap(strings.ToLower(text), strings.ToLower(first))
 }
 
 // overlap reports whether a text may end with the beginning of another one.

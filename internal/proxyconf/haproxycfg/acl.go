@@ -19,6 +19,8 @@ type place struct {
 	tls  bool   // clients speak TLS to the listener
 	port string // of the listener, "" if there are several
 	acls map[string]*proxyconf.Cond
+	// accepted are the clients of tcp-request connection accept so far.
+	accepted []*proxyconf.Cond
 }
 
 // cannot is why a condition cannot be carried.
@@ -169,6 +171,11 @@ func (p *place) parse(words []word) (f fetch, err error) {
 	if rest != "" {
 		f.converters = strings.Split(rest, ",")
 	}
+	if f.name == "var" {
+		if value := p.variable(f.arg); value != "" && rest == "" {
+			return p.parse(append([]word{value}, words[1:]...))
+		}
+	}
 	if i := strings.LastIndexByte(f.name, '_'); i > 0 && slices.Contains(matches, f.name[i+1:]) && f.name != "req_len" {
 		f.name, f.match = f.name[:i], f.name[i+1:]
 	}
@@ -198,6 +205,24 @@ func (p *place) parse(words []word) (f fetch, err error) {
 	}
 	f.values = append(f.values, words...)
 	return f, nil
+}
+
+// variable returns what a variable is made of, if one line sets it, for all requests; else "".
+func (p *place) variable(name string) (value string) {
+	for _, l := range p.lines {
+		if l.words[0] != "http-request" || !strings.HasPrefix(l.arg(1), "set-var(") && !strings.HasPrefix(l.arg(1), "unset-var(") {
+			continue
+		}
+		if inner, ok := strings.CutPrefix(l.arg(1), "set-var("+name); ok && (inner == ")" || strings.HasPrefix(inner, ",")) {
+			if value != "" || inner != ")" || len(l.words) != 3 || strings.HasPrefix(l.arg(2), "var(") {
+				return ""
+			}
+			value = l.arg(2)
+		} else if strings.HasPrefix(l.arg(1), "unset-var("+name) {
+			return ""
+		}
+	}
+	return value
 }
 
 // patterns reads a file of values.
@@ -255,6 +280,10 @@ func (p *place) test(words []word) (*proxyconf.Cond, error) {
 		return proxyconf.Const(true), nil
 	case "http_auth":
 		return &proxyconf.Cond{Op: proxyconf.User, Name: f.arg}, nil
+	case "http_auth_group":
+		if f.match == "" && len(f.converters) == 0 && len(f.values) > 0 {
+			return &proxyconf.Cond{Op: proxyconf.User, Name: strings.Join(append([]string{f.arg}, f.values...), " ")}, nil
+		}
 	}
 	if c := p.above(f); c != nil {
 		return c, nil
@@ -380,6 +409,10 @@ func (f fetch) named(name string, p *place, unknown error) (*proxyconf.Cond, err
 		values = []string{"*"}
 	}
 	for _, v := range values {
+		if c := f.hosts(atom, v); c != nil {
+			all = append(all, c)
+			continue
+		}
 		a, ok := f.valued(atom, v)
 		if !ok {
 			return nil, unknown
@@ -402,6 +435,27 @@ func (f fetch) valued(atom proxyconf.Atom, v string) (proxyconf.Atom, bool) {
 	}
 	atom, ok := atom.Part(match, v, f.fold || len(f.converters) > 0)
 	return atom, ok && known
+}
+
+// hosts returns the condition for a value that stands for several hosts, nil if it does not. As their end, and as part between dots,
+// a name is here for itself and all hosts below it: others are not refused, or chosen, by whole names.
+func (f fetch) hosts(atom proxyconf.Atom, v string) *proxyconf.Cond {
+	switch {
+	case atom.Kind != proxyconf.Host:
+		return nil
+	case f.match == "reg":
+		return proxyconf.HostLike(v)
+	case f.match == "end" && !strings.HasPrefix(v, "."), f.match == "dom" && strings.Contains(v, "."):
+		name := f
+		name.match = ""
+		if v = name.host(v); v == "" {
+			return nil
+		}
+		below := atom
+		atom.Value, below.Value = v, "*."+v
+		return proxyconf.Either(proxyconf.When(atom), proxyconf.When(below))
+	}
+	return nil
 }
 
 // host returns the host of a condition, "" if a route cannot have it.

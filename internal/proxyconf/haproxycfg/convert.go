@@ -254,11 +254,7 @@ func (p *proxy) limits(at *place, s *proxyconf.Settings) {
 			at.connection(l, s, &state)
 		}
 	}
-	for key, list := range map[string][]string{"allow": state.Allow, "deny": state.Deny} {
-		if len(list) > 0 {
-			s.Set(key, yamltext.List(list), state.Guards[key])
-		}
-	}
+	setAddresses(s, &state)
 }
 
 // connection sets the limits of connections that a tcp-request line has.
@@ -269,8 +265,11 @@ func (p *place) connection(l line, s *proxyconf.Settings, state *proxyconf.State
 	case strings.HasPrefix(action, "track-sc"):
 		p.untouched(line{at: l.at, words: []word{l.words[0], action}}, "")
 		return
-	case action == "accept" && err == nil && cond.Op == proxyconf.True && len(words) == 0:
+	case action == "accept" && err == nil && len(words) == 0 && (cond.Op == proxyconf.True || simple(cond).Op == proxyconf.Source):
+		p.accepted = append(p.accepted, simple(cond))
 		return
+	case slices.ContainsFunc(p.accepted, func(c *proxyconf.Cond) bool { return c.Op == proxyconf.True }):
+		return // nobody comes so far
 	case action != "reject":
 		p.missing(l, "the gateway has no equal of this rule for connections; allow and deny of a listener have addresses%s", danger(l))
 		return
@@ -278,7 +277,11 @@ func (p *place) connection(l line, s *proxyconf.Settings, state *proxyconf.State
 		p.missing(l, "%s%s", err, danger(l))
 		return
 	}
-	cond = simple(cond)
+	all := []*proxyconf.Cond{cond}
+	for _, c := range p.accepted { // these are not refused any more
+		all = append(all, proxyconf.Unless(c))
+	}
+	cond = simple(proxyconf.Both(all...))
 	switch limit := cond.Limit; {
 	case cond.Op == proxyconf.Above && limit.Kind == "conn_cur":
 		s.Set("max_connections_per_source", fmt.Sprint(limit.Count), l.at)
@@ -325,7 +328,7 @@ func (p *proxy) choose(at *place) (rules []*proxyconf.Rule) {
 		}
 		words, cond, err := at.cut(l.words[1:])
 		if err != nil || len(words) != 1 {
-			at.missing(l, "%v%s", err, others(cond))
+			at.missing(l, "%v: its requests go where later rules send them%s", err, others(cond))
 		}
 		if cond == nil || len(words) != 1 {
 			continue
@@ -427,6 +430,9 @@ func (p *proxy) tcpRoutes(at *place, l *proxyconf.Listener) bool {
 	var rules []*proxyconf.Rule
 	for _, t := range p.lines {
 		if t.words[0] == "tcp-request" && t.arg(1) == "content" {
+			if at.source(t, &l.Settings) {
+				continue
+			}
 			if r := at.content(t); r != nil {
 				rules = append(rules, r)
 			}
@@ -454,6 +460,33 @@ func (p *proxy) tcpRoutes(at *place, l *proxyconf.Listener) bool {
 	p.tcpSettings(l, leaves)
 	l.Routes = routes
 	return true
+}
+
+// source carries a tcp-request content line that refuses clients by their address, before any that looks at what they send; false if
+// it is another one.
+func (p *place) source(l line, s *proxyconf.Settings) bool {
+	_, cond, err := p.cut(l.words[min(3, len(l.words)):])
+	if l.arg(2) != "reject" || err != nil {
+		return false
+	}
+	if cond = simple(cond); cond.Op != proxyconf.Source && (cond.Op != proxyconf.Not || cond.Sub[0].Op != proxyconf.Source) || s.Under("allow") || s.Under("deny") {
+		return false
+	}
+	state := proxyconf.State{}
+	if proxyconf.Refuse(l.at)(&state, cond) != "" {
+		return false
+	}
+	setAddresses(s, &state)
+	return true
+}
+
+// setAddresses sets who may connect.
+func setAddresses(s *proxyconf.Settings, state *proxyconf.State) {
+	for key, list := range map[string][]string{"allow": state.Allow, "deny": state.Deny} {
+		if len(list) > 0 {
+			s.Set(key, yamltext.List(list), state.Guards[key])
+		}
+	}
 }
 
 // content returns the rule of a tcp-request content line, nil if there is none.

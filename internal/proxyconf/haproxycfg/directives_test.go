@@ -122,6 +122,33 @@ var directives = []directive{
 	{back: "compression algo gzip; compression type text/html text/css", want: []string{"compress: {encodings: [gzip], min_bytes: 1, types: [text/html, text/css]}"}},
 	{back: "http-error status 503 content-type text/html string <h1>x</h1>", want: []string{"error_pages: [{status: [502, 503], content_type: text/html"}},
 	{back: "retry-on conn-failure 503; retries 2", want: []string{"retries: {on: [connect, 503], attempts: 3}"}},
+	// hosts, variables and groups
+	{front: "use_backend b if { hdr_end(host) -i shop.example }", want: []string{"host: shop.example", `host: "*.shop.example"`}, not: "NOT SUPPORTED"},
+	{front: "use_backend b if { hdr_dom(host) -i shop.example }", want: []string{"host: shop.example", `host: "*.shop.example"`}, not: "NOT SUPPORTED"},
+	{front: "use_backend b if { hdr_reg(host) -i ^(www\\.)?shop\\.(example|test)$ }", want: []string{"host: shop.example", "host: www.shop.test"}, not: "NOT SUPPORTED"},
+	{front: "use_backend b if { hdr_reg(host) -i \\.shop\\.example$ }", want: []string{`host: "*.shop.example"`}, not: "NOT SUPPORTED"},
+	{front: "http-request deny if { hdr_reg(host) -i ^shop\\. }", want: []string{"NOT SUPPORTED", "LET THROUGH"}},
+	{front: "use_backend b if { hdr_beg(host) api. }", want: []string{"NOT SUPPORTED", "its requests go where later rules send them"}},
+	{front: "http-request set-var(txn.h) req.hdr(host),lower; use_backend b if { var(txn.h) -m str a.example }", want: []string{"host: a.example"}, not: "NOT SUPPORTED"},
+	{front: "http-request set-var(txn.h) str(x) if { path /a }; use_backend b if { var(txn.h) -m str a.example }", want: []string{"NOT SUPPORTED"}},
+	{front: "http-request auth unless { http_auth_group(u) ops }", more: "userlist u; group ops users a; user a insecure-password b", want: []string{"-passwords DIR", `deny: ["0.0.0.0/0", "::/0"]`}, not: "LET THROUGH"},
+	// what servers must not take for the proxy's word
+	{front: "http-request set-header X-A %[ssl_c_s_dn]", want: []string{"not even a client's own", "remove: [X-A]"}},
+	{front: "http-request add-header X-A %[ssl_c_s_dn]", want: []string{"NOT SUPPORTED"}, not: "remove:"},
+	{front: "http-request del-header X-In -m beg", want: []string{"those of clients reach the servers"}},
+	// who may connect
+	{more: "listen t; mode tcp; bind :90; server a 10.0.0.1:90; tcp-request connection accept if { src 10.0.0.0/8 }; tcp-request connection accept if { src 192.168.0.1 }; tcp-request connection reject", want: []string{`allow: ["10.0.0.0/8", "192.168.0.1/32"]`}, not: "NOT SUPPORTED"},
+	{more: "listen t; mode tcp; bind :90; server a 10.0.0.1:90; tcp-request connection accept; tcp-request connection reject if { src 10.0.0.1 }", not: "NOT SUPPORTED"},
+	{more: "listen t; mode tcp; bind :90; server a 10.0.0.1:90; tcp-request content reject unless { src 10.0.0.0/8 }", want: []string{`allow: ["10.0.0.0/8"]`}, not: "NOT SUPPORTED"},
+	// checks that a connection cannot replace, and tables
+	{more: "listen t; mode tcp; bind :90; option httpchk; http-check connect ssl; http-check send meth GET uri /healthz; http-check expect status 200; server a 10.0.0.1:90 check verify none", want: []string{"option httpchk: NOT SUPPORTED", "GET CLIENTS", "tcp: true"}, not: "http: /healthz"},
+	{more: "listen t; mode tcp; bind :90; option httpchk; http-check connect ssl sni k8s.example port 91; http-check send meth GET uri /healthz; server a 10.0.0.1:90 check ca-file /no/such/etc/ca", want: []string{"https: /healthz", "ca: /no/such/etc/ca", "server_name: k8s.example", "port: 91"}, not: "NOT SUPPORTED"},
+	{back: "option httpchk GET /up; server a 10.0.0.1:443 check check-ssl verify none", want: []string{"option httpchk: NOT SUPPORTED", "tcp: true"}, not: "https: /up #"},
+	{more: "listen t; mode tcp; bind :90; option tcp-check; tcp-check send info\\r\\n; tcp-check expect string role:master; server a 10.0.0.1:90 check", want: []string{"tcp-check expect: NOT SUPPORTED", "GET CLIENTS", "tcp: true"}},
+	{more: "listen t; mode tcp; bind :90; option httpchk GET /primary; server a 10.0.0.1:90 check port 8008", want: []string{"http: /primary", "where HAProxy refuses clients"}, not: "NOT SUPPORTED"},
+	{back: "stick-table type ip size 1k; stick on src", want: []string{"balance: ring_hash", "stick on: differs"}, not: "NOT SUPPORTED"},
+	{back: "stick-table type string size 1k; stick store-response res.cook(SID); stick match req.cook(SID)", want: []string{"balance: ring_hash", "affinity: {cookie: SID}"}, not: "NOT SUPPORTED"},
+	{back: "stick-table type ip size 1; stick on dst", want: []string{"stick on: NOT SUPPORTED", "its clients return to it", "balance: round_robin"}},
 	// what needs nothing, and what is lost
 	{front: "option forwardfor; option http-server-close; option dontlognull", want: []string{"option forwardfor: not needed", "option http-server-close: not needed"}, not: "NOT SUPPORTED"},
 	{front: "option forwardfor header X-Client", want: []string{"option forwardfor: NOT SUPPORTED"}},

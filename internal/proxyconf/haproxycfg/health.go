@@ -75,7 +75,11 @@ func (p *proxy) check(u *proxyconf.Upstream, s server) {
 	if !ok {
 		for _, name := range checks {
 			if o, ok := p.last("option", name); ok && (name != "tcp-check" || p.hasTCPCheck()) {
-				p.c.out.Reports.Add(o.at, o.name(), proxyconf.Differs, "the check is that a connection opens: health: {tcp: true}")
+				fate, text := proxyconf.Differs, "the check is that a connection opens: health: {tcp: true}"
+				if name == "external-check" {
+					fate, text = proxyconf.Missing, text+"; servers that its program kept out GET CLIENTS"
+				}
+				p.c.out.Reports.Add(o.at, o.name(), fate, "%s", text)
 			}
 		}
 		u.Settings.Set("health/tcp", "true", s.l.at)
@@ -92,8 +96,11 @@ func (p *proxy) check(u *proxyconf.Upstream, s server) {
 		name, value, _ := strings.Cut(f, ":")
 		p.checkHeader(u, l, name, strings.TrimSpace(value))
 	}
+	overTLS := s.has("check-ssl") && !s.has("ssl")
 	for _, c := range p.lines {
 		switch {
+		case c.words[0] == "http-check" && c.arg(1) == "connect":
+			overTLS = p.connect(u, c) && !s.has("ssl") || overTLS
 		case c.words[0] == "http-check" && c.arg(1) == "send":
 			p.send(u, c, &method, &path)
 			at = c.at
@@ -112,20 +119,60 @@ func (p *proxy) check(u *proxyconf.Upstream, s server) {
 		u.Settings = slices.DeleteFunc(u.Settings, func(s proxyconf.Setting) bool { return s.Key == "health/expect" || s.Key == "health/host" })
 		return
 	}
-	if s.has("check-ssl") && !s.has("ssl") {
-		u.Settings.Set("health/https", yamltext.Quote(path), at)
-		if s.options["verify"] == "none" {
-			p.c.out.Reports.Add(s.l.at, "server check-ssl", proxyconf.Missing, "a check over TLS verifies the certificate: give it the ca of the servers")
-		}
-		if s.has("ca-file") {
-			u.Settings.Set("health/ca", yamltext.Quote(p.c.based("ca-base", s.options["ca-file"])), s.l.at)
-		}
-		if name := s.options["check-sni"]; isHost(strings.ToLower(name)) {
-			u.Settings.Set("health/server_name", yamltext.Quote(name), s.l.at)
-		}
+	if !p.http() && slices.Contains(ofPatroni, path) {
+		p.c.out.Reports.Add(at, "option httpchk", proxyconf.Differs, "while no server passes the check the gateway uses all of them, where HAProxy refuses clients: protocol: postgres with target: primary, or standby, of the upstream asks the servers themselves")
+	}
+	if overTLS {
+		p.secureCheck(u, s, path, at)
 		return
 	}
 	u.Settings.Set("health/http", yamltext.Quote(path), at)
+}
+
+// ofPatroni are the paths of Patroni's checks of a server's role.
+var ofPatroni = []string{"/primary", "/master", "/leader", "/read-write", "/replica", "/read-only", "/standby-leader", "/sync", "/async", "/read-only-sync"}
+
+// secureCheck sets a check over TLS, of servers whose clients speak TLS to them, or nothing of the kind.
+func (p *proxy) secureCheck(u *proxyconf.Upstream, s server, path string, at proxyconf.Position) {
+	if s.options["verify"] == "none" || !s.has("ca-file") {
+		p.c.out.Reports.Add(at, "option httpchk", proxyconf.Missing, "a check over TLS verifies the servers' certificate, and there is no ca-file: here the check is that a connection opens, and servers that answer it with an error GET CLIENTS; write health: {https: %s, ca: FILE} instead", path)
+		u.Settings.Set("health/tcp", "true", s.l.at)
+		u.Settings = slices.DeleteFunc(u.Settings, func(s proxyconf.Setting) bool {
+			return slices.Contains([]string{"health/expect", "health/host", "health/server_name"}, s.Key)
+		})
+		return
+	}
+	u.Settings.Set("health/https", yamltext.Quote(path), at)
+	u.Settings.Set("health/ca", yamltext.Quote(p.c.based("ca-base", s.options["ca-file"])), s.l.at)
+	if name := s.options["check-sni"]; isHost(strings.ToLower(name)) {
+		u.Settings.Set("health/server_name", yamltext.Quote(name), s.l.at)
+	}
+}
+
+// connect reads "http-check connect", and reports whether it is over TLS.
+func (p *proxy) connect(u *proxyconf.Upstream, l line) (overTLS bool) {
+	for i := 2; i < len(l.words); i++ {
+		switch w := l.words[i]; w {
+		case "ssl":
+			overTLS = true
+		case "port":
+			i++
+			if port, ok := number(l.arg(i), 1, 65535); ok {
+				u.Settings.Set("health/port", port, l.at)
+			}
+		case "sni":
+			i++
+			if isHost(strings.ToLower(l.arg(i))) {
+				u.Settings.Set("health/server_name", yamltext.Quote(l.arg(i)), l.at)
+			}
+		case "alpn", "proto", "comment":
+			i++
+		case "default", "linger":
+		default:
+			p.c.out.Reports.Add(l.at, l.name(), proxyconf.Missing, "the check of the gateway has no %s", w)
+		}
+	}
+	return overTLS
 }
 
 // hasTCPCheck reports whether there are steps of a tcp-check.
@@ -170,7 +217,7 @@ func (p *proxy) expect(u *proxyconf.Upstream, l line) {
 		words = words[1:]
 	}
 	if len(words) != 2 || words[0] != "status" || slices.Contains(l.words, "!") {
-		p.c.out.Reports.Add(l.at, l.name(), proxyconf.Missing, "a check of the gateway looks at the status alone: health: {expect: [200]}")
+		p.c.out.Reports.Add(l.at, l.name(), proxyconf.Missing, "a check of the gateway looks at the status alone: health: {expect: [200]}; servers that this kept out GET REQUESTS")
 		return
 	}
 	var list []string

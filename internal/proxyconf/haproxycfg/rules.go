@@ -389,7 +389,7 @@ func (p *place) change(r *proxyconf.Rule, l line, action string, words []word, r
 	op := map[string]string{"set-header": "set", "add-header": "add", "del-header": "remove"}[action]
 	value := strings.Join(words[1:], " ")
 	if op == "remove" && len(words) > 1 {
-		p.missing(l, "headers are removed by their whole name only")
+		p.missing(l, "headers are removed by their whole name only; those of clients reach the servers")
 		return false
 	}
 	if request && p.own(l, op, words[0], value) {
@@ -397,8 +397,12 @@ func (p *place) change(r *proxyconf.Rule, l line, action string, words []word, r
 	}
 	var fields proxyconf.Fields
 	if !p.field(l, &fields, op, words[0], value, request) {
-		p.missing(l, "%s: values have text and variables such as {client_ip}, {host}, {path}, {scheme}, {header.NAME}; this one, or this header, has no equal", words[0])
-		return false
+		const why = "%s: values have text and variables such as {client_ip}, {host}, {path}, {scheme}, {header.NAME}; this one, or this header, has no equal"
+		if op != "set" || !request || !p.field(l, &fields, "remove", words[0], "", true) {
+			p.missing(l, why, words[0])
+			return false
+		}
+		p.missing(l, why+"; the servers get none, not even a client's own", words[0]) // which they would take for it
 	}
 	r.Do = func(s *proxyconf.State, _ *proxyconf.Known) string {
 		to := &s.Response

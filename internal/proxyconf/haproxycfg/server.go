@@ -214,6 +214,9 @@ func (p *proxy) balance(u *proxyconf.Upstream) {
 	if name == "leastconn" {
 		p.c.out.Reports.Add(l.at, "balance leastconn", proxyconf.Differs, "balance: p2c takes the less busy of two endpoints, which comes close")
 	}
+	if kept := p.stick(); kept.words != nil && p.cookie() == "" {
+		l, balance = kept, "ring_hash"
+	}
 	if p.cookie() != "" {
 		balance = "ring_hash"
 	} else if l, ok := p.last("cookie"); ok {
@@ -224,6 +227,51 @@ func (p *proxy) balance(u *proxyconf.Upstream) {
 		return
 	}
 	u.Settings.Set("balance", balance, l.at)
+}
+
+// stick returns the line that keeps clients at a server by what a table has, if the gateway can do so without one.
+func (p *proxy) stick() (kept line) {
+	for _, l := range p.lines {
+		if l.words[0] != "stick" {
+			continue
+		}
+		kind, name := p.sticksTo(l)
+		before, same := p.sticksTo(kept)
+		switch {
+		case l.arg(1) == "store-response" && kind == "cookie", kept.words != nil && kind == before && name == same: // halves of one
+		case kind == "" || kept.words != nil:
+			why := ""
+			if strings.HasPrefix(l.arg(2), "dst") {
+				why = "; when the first server works again, its clients return to it"
+			}
+			p.c.out.Reports.Add(l.at, l.name(), proxyconf.Missing, "clients stay at a server by their address (balance: ring_hash), a cookie or a header (affinity of a route)%s", why)
+		default:
+			kept = l
+			p.c.out.Reports.Add(l.at, l.name(), proxyconf.Differs, "balance: ring_hash keeps clients at a server by %s, without a table", strings.TrimSpace(kind+" "+name))
+		}
+	}
+	return kept
+}
+
+// sticksTo returns what a line "stick" looks at: source, cookie or header; "" if it is something else.
+func (p *proxy) sticksTo(l line) (kind, name string) {
+	what, arg, _ := strings.Cut(strings.TrimSuffix(l.arg(2), ")"), "(")
+	if len(l.words) > 3 && l.arg(3) != "table" {
+		return "", ""
+	}
+	switch what {
+	case "src":
+		return "source", ""
+	case "cookie", "req.cook", "res.cook", "cook":
+		if p.http() && headerName(arg) {
+			return "cookie", arg
+		}
+	case "hdr", "req.hdr", "req.fhdr":
+		if p.http() && headerName(arg) {
+			return "header", arg
+		}
+	}
+	return "", ""
 }
 
 // balanceHeader returns the header of balance hdr(NAME).

@@ -70,6 +70,15 @@ func (p *proxy) affinity(s *proxyconf.Settings) {
 		p.c.out.Reports.Add(l.at, "cookie", proxyconf.Differs, "the cookie has a random value, which chooses the endpoint, and not the server's name: clients with HAProxy's cookie may move once")
 		return
 	}
+	if l := p.stick(); l.words != nil {
+		switch kind, name := p.sticksTo(l); kind {
+		case "cookie":
+			s.Set("affinity", fmt.Sprintf("{cookie: %s}", yamltext.Quote(name)), l.at)
+		case "header":
+			s.Set("affinity", fmt.Sprintf("{header: %s, max_load: 0}", yamltext.Quote(name)), l.at)
+		}
+		return
+	}
 	l, ok := p.last("balance")
 	if ok && strings.HasPrefix(l.arg(1), "hdr(") && headerName(balanceHeader(l)) {
 		s.Set("affinity", fmt.Sprintf("{header: %s, max_load: 0}", yamltext.Quote(balanceHeader(l))), l.at)

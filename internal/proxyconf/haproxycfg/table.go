@@ -20,7 +20,7 @@ const (
 )
 
 // handled are the directives of proxies that other files read, and report if they cannot carry them.
-var handled = []string{"acl", "bind", "mode", "use_backend", "default_backend", "server", "server-template", "default-server", "http-request", "http-response", "http-after-response", "tcp-request", "redirect", "balance", "cookie", "maxconn", "retries", "retry-on", "errorfile", "http-error", "http-check", "monitor-uri", "disabled", "enabled", "log-format",
+var handled = []string{"acl", "bind", "mode", "use_backend", "default_backend", "server", "server-template", "default-server", "http-request", "http-response", "http-after-response", "tcp-request", "redirect", "balance", "cookie", "maxconn", "retries", "retry-on", "errorfile", "http-error", "http-check", "monitor-uri", "disabled", "enabled", "log-format", "stick",
 	"timeout client", "timeout server", "timeout connect", "timeout queue", "timeout check", "timeout tunnel", "timeout client-fin", "option httpchk", "option allbackups", "option httplog", "option tcplog", "option httpslog", "compression algo", "compression type"}
 
 // proxyNotes are the others.
@@ -35,7 +35,6 @@ var proxyNotes = map[string]note{
 	"unique-id-header":                    {itself, "X-Request-Id is always sent"},
 	"stats":                               {differs, "the statistics are on the gateway's own page: give the configuration admin: 127.0.0.1:9090"},
 	"stick-table":                         {differs, "limits of rules that compare its counters are carried; other tables have no equal"},
-	"stick":                               {missing, "clients stay at a server by balance: ring_hash, or by affinity of a route, without a table"},
 	"appsession":                          {missing, "affinity of a route goes by a cookie"},
 	"hash-type":                           {itself, "hashing is always consistent"},
 	"hash-balance-factor":                 {differs, "affinity: {max_load: …} of a route, for a header or cookie"},
@@ -67,6 +66,7 @@ var proxyNotes = map[string]note{
 	"monitor":                             {missing, "GET /api/v1/health of the admin page answers whether the listeners accept"},
 	"monitor-net":                         {itself, "checks of a load balancer cost little"},
 	"tcp-check":                           {differs, "the check is that a connection opens"},
+	"tcp-check expect":                    {missing, "the check is that a connection opens; servers that this kept out, such as replicas, GET CLIENTS"},
 	"tcp-response":                        {missing, "the gateway does not look at what tcp servers send"},
 	"http-send-name-header":               {missing, "the gateway tells no server its name"},
 	"email-alert mailers":                 {missing, "deploy/ has alerts for Prometheus"},

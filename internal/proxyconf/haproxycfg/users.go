@@ -16,6 +16,7 @@ import (
 
 // users returns the file for a userlist, or why there is none.
 func (c *converter) users(name string) (file, why string) {
+	name, groups, some := strings.Cut(name, " ")
 	i := slices.IndexFunc(c.sections, func(s *section) bool { return s.kind == "userlist" && s.name == name })
 	switch {
 	case i < 0:
@@ -23,15 +24,16 @@ func (c *converter) users(name string) (file, why string) {
 	case c.opt.Passwords == "":
 		return "", "the passwords of userlists are written to a file with -passwords DIR"
 	}
+	of := strings.TrimSpace(name + " " + groups)
 	file = filepath.Join(c.opt.Passwords, strings.Map(func(c rune) rune {
 		if isName(c) || c == '-' {
 			return c
 		}
 		return '-'
-	}, name))
+	}, of))
 	var text strings.Builder
 	for _, l := range c.sections[i].lines {
-		if l.words[0] != "user" || len(l.words) < 4 {
+		if l.words[0] != "user" || len(l.words) < 4 || some && !c.sections[i].member(l, strings.Fields(groups)) {
 			continue
 		}
 		hash := l.words[3]
@@ -53,9 +55,19 @@ func (c *converter) users(name string) (file, why string) {
 		return "", "it has no user with a password or a hash of bcrypt"
 	}
 	if !slices.ContainsFunc(c.out.Files, func(f proxyconf.File) bool { return f.Path == file }) {
-		c.out.Files = append(c.out.Files, proxyconf.File{Path: file, Of: "userlist " + name, Data: []byte(text.String())})
+		c.out.Files = append(c.out.Files, proxyconf.File{Path: file, Of: "userlist " + of, Data: []byte(text.String())})
 	}
 	return file, ""
+}
+
+// member reports whether a user of a userlist is in one of some groups.
+func (s *section) member(user line, groups []string) bool {
+	if n := slices.Index(user.words, "groups"); n > 0 && slices.ContainsFunc(strings.Split(user.arg(n+1), ","), func(g string) bool { return slices.Contains(groups, g) }) {
+		return true
+	}
+	return slices.ContainsFunc(s.lines, func(l line) bool {
+		return l.words[0] == "group" && slices.Contains(groups, l.arg(1)) && l.arg(2) == "users" && slices.Contains(strings.Split(l.arg(3), ","), user.arg(1))
+	})
 }
 
 // period returns the time over which counters of a kind count by the clients' addresses; "" if they do not, or over several.

@@ -20,6 +20,9 @@ func (v *view) condition(d *directive) (*proxyconf.Cond, bool) {
 	negative := strings.HasPrefix(op, "!")
 	c := v.compares(name, strings.TrimPrefix(op, "!"), value)
 	if c == nil {
+		c = v.holds(name, compare(strings.TrimPrefix(op, "!"), value))
+	}
+	if c == nil {
 		v.missing(d, "no route can have this condition%s", refuses(d))
 		return proxyconf.Const(false), false
 	}
@@ -27,6 +30,18 @@ func (v *view) condition(d *directive) (*proxyconf.Cond, bool) {
 		c = proxyconf.Unless(c)
 	}
 	return c, true
+}
+
+// compare returns the test of a value that an if makes of a variable.
+func compare(op, value string) func(string) bool {
+	switch op {
+	case "":
+		return func(s string) bool { return s != "" && s != "0" }
+	case "=":
+		return func(s string) bool { return s == value }
+	}
+	e, err := regexp.Compile(map[string]string{"~": "", "~*": "(?i)"}[op] + value)
+	return func(s string) bool { return err == nil && e.MatchString(s) }
 }
 
 // methodsOf are the methods of an expression such as ^(GET|HEAD)$.
@@ -43,10 +58,18 @@ func (v *view) compares(variable, op, value string) *proxyconf.Cond {
 	}
 	path := variable == "$uri" || variable == "$document_uri"
 	switch {
+	case variable == "$remote_addr" && op == "=" && proxyconf.ParsePrefix(value) != nil && !strings.Contains(value, "/"):
+		return proxyconf.ParsePrefix(value)
+	case variable == "$https" && (op == "" || op == "="):
+		return proxyconf.Const(compare(op, value)(map[bool]string{true: "on"}[v.tls]))
+	case variable == "$server_port" && op == "=" && v.port != "":
+		return proxyconf.Const(value == v.port)
 	case variable == "$scheme" && op == "=":
 		return proxyconf.Const(value == map[bool]string{true: "https", false: "http"}[v.tls])
 	case (variable == "$host" || variable == "$http_host") && op == "=" && isHost(strings.ToLower(value)):
 		return proxyconf.When(proxyconf.Atom{Kind: proxyconf.Host, Value: strings.ToLower(value)})
+	case (variable == "$host" || variable == "$http_host") && strings.HasPrefix(op, "~"):
+		return proxyconf.HostLike(value)
 	case variable == "$request_method" && op == "=" && methodsOf.MatchString("^"+value+"$") && value != "CONNECT":
 		return proxyconf.When(proxyconf.Atom{Kind: proxyconf.Method, Set: []string{value}})
 	case variable == "$request_method" && op == "~" && methodsOf.MatchString(value) && !strings.Contains(value, "CONNECT"):

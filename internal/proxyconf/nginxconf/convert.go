@@ -29,6 +29,27 @@ type converter struct {
 	upstreams map[string]*proxyconf.Upstream // by what they are made of
 	maps      map[string]*directive          // by their variable
 	listening map[string]bool
+	caches    bool            // something is cached
+	asks      map[string]bool // the paths of auth_request
+}
+
+// within reports whether a block has a directive that is not off, at any depth.
+func within(block *directive, name string) bool {
+	return slices.ContainsFunc(block.block, func(d *directive) bool {
+		return d.name() == name && d.arg(1) != "off" || within(d, name)
+	})
+}
+
+// asked returns the paths of auth_request.
+func asked(block *directive) map[string]bool {
+	all := map[string]bool{}
+	for _, d := range block.block {
+		if d.name() == "auth_request" {
+			all[d.arg(1)] = true
+		}
+		maps.Copy(all, asked(d))
+	}
+	return all
 }
 
 // scope is a block, with those around it, the innermost last.
@@ -84,6 +105,11 @@ func Convert(path string, text []byte, opt Options) (*proxyconf.Gateway, error) 
 		for _, m := range http.all("map") {
 			c.maps[m.arg(2)] = m
 		}
+		for _, geo := range http.all("geo") {
+			c.maps[geo.words[len(geo.words)-1]] = geo
+		}
+		c.caches = c.caches || within(http, "proxy_cache")
+		c.asks = asked(http)
 		c.web(scope{main, http})
 	}
 	for _, stream := range main.all("stream") {

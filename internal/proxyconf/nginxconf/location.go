@@ -19,6 +19,8 @@ type view struct {
 	tls  bool
 	port string
 	name string // $server_name of the server whose rules are read
+	// behind: X-Forwarded-For of another proxy says who its client is, of which the gateway's {client_ip} knows nothing.
+	behind bool
 }
 
 // servers returns the rules of all servers of a listener: by name, then by the longest wildcard, then the default one.
@@ -35,7 +37,7 @@ func (v *view) servers(hosts []host, main host) (rules []*proxyconf.Rule) {
 		}
 		for _, d := range h.server.all("server_name") {
 			for _, name := range d.words[1:] {
-				for _, n := range v.hostNames(d, name) {
+				for _, n := range v.hostNames(d, name, h.server) {
 					if !seen[n] {
 						seen[n] = true
 						all = append(all, named{n, h})
@@ -61,8 +63,8 @@ func (v *view) servers(hosts []host, main host) (rules []*proxyconf.Rule) {
 	return append(rules, &proxyconf.Rule{From: main.server.at, When: proxyconf.Const(true), Then: locations[main.server]})
 }
 
-// hostNames returns the hosts of routes for a server's name.
-func (v *view) hostNames(d *directive, name string) []string {
+// hostNames returns the hosts of routes for the name of a server, whose rules are in block.
+func (v *view) hostNames(d *directive, name string, block *directive) []string {
 	name = strings.ToLower(name)
 	switch {
 	case name == "_" || name == "" || name == "--":
@@ -74,7 +76,7 @@ func (v *view) hostNames(d *directive, name string) []string {
 	case isHost(name):
 		return []string{name}
 	}
-	v.missing(d, "%q: a route has a host, or *.host for all below; requests for it get the default server", name)
+	v.missing(d, "%q: a route has a host, or *.host for all below; requests for it get the default server%s", name, refuses(block))
 	return nil
 }
 
@@ -84,6 +86,7 @@ type location struct {
 	d        *directive
 	modifier string
 	path     string
+	as       string // the path that a rewrite has chosen it by; "" = the client's
 }
 
 // server returns the rules of a server.
@@ -93,6 +96,8 @@ func (v *view) server(h host) (rules []*proxyconf.Rule) {
 	if d := h.find("server_name"); d != nil && isHost(strings.ToLower(d.arg(1))) && d.arg(1) != "_" {
 		v.name = d.arg(1)
 	}
+	header := h.find("real_ip_header")
+	v.behind = len(h.list("set_real_ip_from")) > 0 && (header == nil || header.arg(1) != "proxy_protocol")
 	rules = v.rewrites(h.scope)
 	if slices.ContainsFunc(rules, func(r *proxyconf.Rule) bool { return r.End && r.When.Op == proxyconf.True }) {
 		return rules
@@ -111,6 +116,7 @@ func (v *view) server(h host) (rules []*proxyconf.Rule) {
 			continue
 		}
 		all = append(all, l)
+		all = append(all, l.exactInside()...)
 	}
 	for _, l := range v.ordered(all) {
 		rules = append(rules, v.location(l)...)
@@ -152,7 +158,7 @@ func (v *view) ordered(all []location) []location {
 	var slashes []location // requests for /path are sent to /path/, before expressions are looked at
 	for _, l := range all {
 		if (l.modifier == "" || l.modifier == "^~") && len(l.path) > 1 && strings.HasSuffix(l.path, "/") && len(l.d.all("proxy_pass")) > 0 {
-			slashes = append(slashes, location{l.scope, l.d, "slash", strings.TrimSuffix(l.path, "/")})
+			slashes = append(slashes, location{scope: l.scope, d: l.d, modifier: "slash", path: strings.TrimSuffix(l.path, "/")})
 		}
 	}
 	n := slices.IndexFunc(sorted, func(l location) bool { return l.modifier != "=" })
@@ -211,18 +217,57 @@ func (v *view) location(l location) []*proxyconf.Rule {
 		return []*proxyconf.Rule{v.adding(l.scope, l.d, r)}
 	}
 	v.report(l.d, "location")
-	for _, inner := range l.d.all("location") {
-		v.missing(inner, "write the location beside the other one, not in it; its requests get what the other one does%s", refuses(inner))
-	}
 	if d := l.d.all("internal"); len(d) > 0 { // no client may ask for it
-		return []*proxyconf.Rule{{From: l.d.at, When: when, End: true, Do: answer(d[0], 404, "", "")}}
+		return []*proxyconf.Rule{{From: l.d.at, Name: "location " + l.path, Lost: refuses(l.d), When: when, End: true, Do: answer(d[0], 404, "", "")}}
 	}
 	var first []*proxyconf.Rule // before rewrite and return, which are not for these methods
 	for _, d := range l.d.all("limit_except") {
 		first = append(first, v.except(l, d)...)
 	}
-	then := slices.Concat(first, v.rewrites(l.scope), v.last(l))
-	return []*proxyconf.Rule{{From: l.d.at, Name: "location " + l.path, When: when, Then: then}}
+	then := slices.Concat(v.nested(l), first, v.rewrites(l.scope), v.branches(l), v.last(l))
+	return []*proxyconf.Rule{{From: l.d.at, Name: "location " + l.path, Lost: refuses(l.d), When: when, Then: then}}
+}
+
+// exactInside returns the locations for one path in another one, of which nginx looks at no other for that path.
+func (l location) exactInside() (all []location) {
+	for _, d := range l.d.all("location") {
+		longest := ""
+		for _, o := range l.scope[len(l.scope)-2].all("location") {
+			if path := o.words[len(o.words)-1]; (len(o.words) == 2 || o.arg(1) == "^~") && strings.HasPrefix(d.arg(2), path) && len(path) > len(longest) {
+				longest = path
+			}
+		}
+		if d.arg(1) == "=" && longest == l.path && (l.modifier == "" || l.modifier == "^~") {
+			all = append(all, location{scope: l.scope.within(d), d: d, modifier: "=", path: d.arg(2)})
+		}
+	}
+	return all
+}
+
+// nested returns the rules of the locations in another one. nginx looks at their expressions before those beside it.
+func (v *view) nested(l location) (rules []*proxyconf.Rule) {
+	beside := l.scope[len(l.scope)-2].all("location")
+	late := l.modifier == "" && slices.ContainsFunc(beside, func(d *directive) bool { return strings.HasPrefix(d.arg(1), "~") && len(d.words) > 2 })
+	var all []location
+	exact := l.exactInside()
+	for _, d := range l.d.all("location") {
+		if slices.ContainsFunc(exact, func(e location) bool { return e.d == d }) {
+			continue // see server
+		}
+		in := location{scope: l.scope.within(d), d: d, path: d.arg(1)}
+		if len(d.words) > 2 {
+			in.modifier, in.path = d.arg(1), d.arg(2)
+		}
+		if late && in.modifier != "" || strings.HasPrefix(in.path, "@") || in.path == l.path {
+			v.missing(d, "write the location beside the other one, not in it; its requests get what the other one does%s", refuses(d))
+			continue
+		}
+		all = append(all, in)
+	}
+	for _, in := range v.ordered(all) {
+		rules = append(rules, v.location(in)...)
+	}
+	return rules
 }
 
 // named returns the location that try_files of a block has for requests without a file, such as @app; "" if there is none.
@@ -326,18 +371,49 @@ func (v *view) rewrites(s scope) (rules []*proxyconf.Rule) {
 				rules = append(rules, v.adding(s, d, r))
 			}
 		case "if":
-			cond, ok := v.condition(d)
-			for _, r := range v.rewrites(s.within(d)) {
-				r.When, r.Lost = proxyconf.Both(cond, r.When), cmp.Or(r.Lost, refuses(d))
-				if ok {
-					rules = append(rules, r)
-				}
+			rules = append(rules, v.branch(s, d)...)
+		}
+	}
+	return rules
+}
+
+// branch returns the rules of an if.
+func (v *view) branch(s scope, d *directive) (rules []*proxyconf.Rule) {
+	cond, ok := v.condition(d)
+	for _, r := range v.rewrites(s.within(d)) {
+		r.When, r.Lost = proxyconf.Both(cond, r.When), cmp.Or(r.Lost, refuses(d))
+		if ok {
+			rules = append(rules, r)
+		}
+	}
+	answers := len(d.all("return")) > 0
+	for _, inner := range d.block {
+		switch inner.name() {
+		case "return", "rewrite", "break":
+		case "add_header":
+			if !answers {
+				v.missing(inner, "a condition has return, rewrite or proxy_pass only")
 			}
-			for _, inner := range d.block {
-				if !slices.Contains([]string{"return", "rewrite", "break"}, inner.name()) {
-					v.missing(inner, "a condition has return or rewrite only")
-				}
+		case "proxy_pass":
+			if !ok {
+				v.missing(inner, "requests go to the server of the location, as its condition is not carried")
 			}
+		default:
+			v.missing(inner, "a condition has return, rewrite or proxy_pass only")
+		}
+	}
+	return rules
+}
+
+// branches returns the rules of the servers that an if chooses, of which the last one counts.
+func (v *view) branches(l location) (rules []*proxyconf.Rule) {
+	for _, d := range slices.Backward(l.d.all("if")) {
+		if d.pass() == nil {
+			continue
+		}
+		if cond, ok := v.condition(d); ok {
+			then := v.last(location{scope: l.scope.within(d), d: d, path: l.path, modifier: l.modifier})
+			rules = append(rules, &proxyconf.Rule{From: d.at, Name: "if", When: cond, Then: then})
 		}
 	}
 	return rules
@@ -347,6 +423,9 @@ func (v *view) rewrites(s scope) (rules []*proxyconf.Rule) {
 func (v *view) adding(s scope, d *directive, r *proxyconf.Rule) *proxyconf.Rule {
 	if !r.End {
 		return r
+	}
+	if d.name() == "return" && d.arg(1) >= "4" {
+		r = v.paged(s, r)
 	}
 	do, fields := r.Do, v.responseHeaders(s, d.name() == "return" && d.arg(1) >= "4")
 	r.Do = func(st *proxyconf.State, k *proxyconf.Known) string {
@@ -383,7 +462,7 @@ func answer(d *directive, status int, contentType, body string) func(*proxyconf.
 // returns returns the rule of a return.
 func (v *view) returns(s scope, d *directive) *proxyconf.Rule {
 	r := &proxyconf.Rule{From: d.at, Name: "return", When: proxyconf.Const(true), End: true}
-	code, text := d.arg(1), d.arg(2)
+	code, text := d.arg(1), v.constant(s, d.arg(2))
 	if len(d.words) == 2 && strings.Contains(code, "://") {
 		code, text = "302", code
 	}
@@ -400,6 +479,9 @@ func (v *view) returns(s scope, d *directive) *proxyconf.Rule {
 	if t := s.find("default_type"); t != nil {
 		contentType = t.arg(1)
 	}
+	if status >= 400 {
+		r.Guard = v.refuse(d, status)
+	}
 	if status == 444 {
 		v.differs(d, "the connection stays open: its requests get 403")
 		r.Do = answer(d, 403, "", "")
@@ -412,6 +494,18 @@ func (v *view) returns(s scope, d *directive) *proxyconf.Rule {
 	}
 	r.Do = answer(d, status, contentType, text)
 	return r
+}
+
+// refuse is the Guard of a return for some addresses.
+func (v *view) refuse(d *directive, status int) func(s *proxyconf.State, left *proxyconf.Cond) string {
+	refuse := proxyconf.Refuse(d.at)
+	return func(s *proxyconf.State, left *proxyconf.Cond) string {
+		why := refuse(s, left)
+		if why == "" && status != 403 {
+			v.differs(d, "clients that may not use a route get 403")
+		}
+		return why
+	}
 }
 
 func btoi(b bool) int {
@@ -433,16 +527,17 @@ func (v *view) rewrite(s scope, d *directive) *proxyconf.Rule {
 	}
 	all := proxyconf.Paths{path}
 	r := &proxyconf.Rule{From: d.at, Name: "rewrite", When: proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: all})}
-	target, flag := d.arg(2), d.arg(3)
+	target, flag := v.constant(s, d.arg(2)), d.arg(3)
 	target, noArgs := strings.CutSuffix(target, "?")
-	to, ok := v.groups(target)
+	to, known := v.groups(target)
+	ok := true
 	external := strings.HasPrefix(target, "http://") || strings.HasPrefix(target, "https://") || strings.HasPrefix(target, "$scheme")
 	if flag == "permanent" || flag == "redirect" || external {
 		status := map[bool]int{true: 301, false: 302}[flag == "permanent"]
 		if !noArgs && !strings.Contains(to, "?") {
 			to += "{query}"
 		}
-		if !ok || !plain(to) || all.CheckRedirect(to) != nil {
+		if !known || !plain(to) || all.CheckRedirect(to) != nil {
 			v.missing(d, "redirect of a route has text, variables and groups of its expression; this has no equal")
 			return nil
 		}
@@ -450,9 +545,17 @@ func (v *view) rewrite(s scope, d *directive) *proxyconf.Rule {
 		r.Do = v.withGroups(path, strings.Contains(to, "$"), redirect(d, to, status))
 		return r
 	}
-	if flag != "break" || !slices.ContainsFunc(s, func(d *directive) bool { return d.name() == "location" }) || noArgs || strings.Contains(target, "?") || !ok || all.CheckRewrite(to) != nil {
-		v.missing(d, "rewrite of a route changes the path that its server gets, as break in a location does; it chooses no other route")
+	var then location
+	inside := slices.ContainsFunc(s, func(d *directive) bool { return d.name() == "location" })
+	if flag != "break" || !inside { // nginx looks for another location
+		then, ok = v.restart(s, d, target)
+	}
+	if !ok || noArgs || strings.Contains(target, "?") || !known || all.CheckRewrite(to) != nil {
+		v.missing(d, "rewrite of a route changes the path that its server gets, and leaves the query; this one has no equal: its requests keep their path, and go where others of the block go%s", map[bool]string{true: refuses(s[len(s)-1])}[inside])
 		return nil
+	}
+	if then.d != nil {
+		r.Then = slices.Concat(v.rewrites(then.scope), v.branches(then), v.last(then))
 	}
 	r.Do = v.withGroups(path, strings.Contains(to, "$"), func(s *proxyconf.State, _ *proxyconf.Known) string {
 		if s.Moved {
@@ -463,6 +566,52 @@ func (v *view) rewrite(s scope, d *directive) *proxyconf.Rule {
 		return ""
 	})
 	return r
+}
+
+// restart returns the location in which a request goes on after a rewrite, without those of its rules that its new path has no part
+// in; false if that is a matter of more than the path.
+func (v *view) restart(s scope, d *directive, to string) (l location, ok bool) {
+	literal, _, computed := strings.Cut(to, "$")
+	if l, ok = v.serving(s, literal); !ok || !strings.HasPrefix(to, "/") {
+		return l, false
+	}
+	path := proxyconf.Path{Text: literal}
+	if computed {
+		path = proxyconf.Prefix(literal)
+	}
+	apart := func(expression, modifier string) bool {
+		p := proxyconf.Path{Kind: proxyconf.Regexp, Text: expression, Fold: modifier == "~*"}
+		return p.Valid() == nil && path.Apart(p)
+	}
+	server := slices.IndexFunc(s, func(d *directive) bool { return d.name() == "server" })
+	for _, o := range s[server].all("location") { // that the rest of the path may choose
+		switch {
+		case !computed || o == l.d:
+		case strings.HasPrefix(o.arg(1), "~"):
+			ok = ok && (l.modifier == "^~" || apart(o.arg(2), o.arg(1)))
+		case strings.HasPrefix(o.words[len(o.words)-1], literal):
+			ok = false
+		}
+	}
+	if pass := l.d.pass(); computed && (l.modifier == "=" || strings.HasPrefix(l.modifier, "~")) || pass != nil && strings.HasPrefix(l.modifier, "~") && strings.Contains(pass.arg(1), "$") {
+		ok = false // its expression may not fit, or has groups of the path before
+	}
+	after := false
+	for _, o := range s[len(s)-1].block { // without a flag, those that follow look at the new path
+		if after && d.arg(3) == "" && slices.Contains([]string{"rewrite", "if", "return"}, o.name()) {
+			ok = false
+		}
+		after = after || o == d
+	}
+	own := *l.d // without the rewrites that have no part in it
+	own.block = nil
+	for _, o := range l.d.block {
+		if o.name() != "rewrite" {
+			own.block = append(own.block, o)
+		}
+		ok = ok && (o.name() != "rewrite" || apart(o.arg(1), ""))
+	}
+	return location{scope: l.scope[:len(l.scope)-1].within(&own), d: &own, modifier: l.modifier, path: l.path, as: to}, ok
 }
 
 // withGroups makes the route's path the expression whose groups something has.

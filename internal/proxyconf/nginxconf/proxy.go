@@ -1,9 +1,11 @@
 package nginxconf
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,29 +39,54 @@ func (v *view) last(l location) (rules []*proxyconf.Rule) {
 	for _, d := range l.d.all("limit_except") {
 		rules = append(rules, v.except(l, d)...)
 	}
-	end := &proxyconf.Rule{From: l.d.at, Name: "location " + l.path, When: proxyconf.Const(true), End: true}
-	var pass *directive
-	for _, d := range l.d.block {
-		if d.name() == "proxy_pass" || d.name() == "grpc_pass" {
-			pass = d
-		}
-	}
+	pass := l.d.pass()
 	if pass == nil {
-		status := 404
-		if slices.ContainsFunc(l.d.block, func(d *directive) bool { return strings.HasSuffix(d.name(), "_pass") }) {
-			status = 502
-		}
-		end.Do = answer(l.d, status, "", "")
-		answers := slices.ContainsFunc(l.d.block, func(d *directive) bool {
-			return d.name() == "return" || d.name() == "deny" && d.arg(1) == "all" || d.name() == "rewrite" && len(d.words) > 3 && d.arg(3) != "break" && d.arg(3) != "last"
-		})
-		if !answers && (l.d.name() == "location" || l.find("root") != nil) {
-			v.missing(l.d, "the gateway serves no files, and speaks HTTP to servers only: its requests get %d", status)
-		}
-		return append(rules, end)
+		return append(rules, v.unserved(l))
 	}
-	end.Do = v.pass(l, pass)
-	return append(rules, end)
+	return append(rules, v.forward(l, pass)...)
+}
+
+// pass returns what names the server of a location, nil if nothing does.
+func (d *directive) pass() (pass *directive) {
+	for _, inner := range d.block {
+		if inner.name() == "proxy_pass" || inner.name() == "grpc_pass" {
+			pass = inner
+		}
+	}
+	return pass
+}
+
+// unserved returns the rule at the end of a location that is no server's.
+func (v *view) unserved(l location) *proxyconf.Rule {
+	status := 404
+	if slices.ContainsFunc(l.d.block, func(d *directive) bool { return strings.HasSuffix(d.name(), "_pass") }) {
+		status = 502
+	}
+	answers := slices.ContainsFunc(l.d.block, func(d *directive) bool {
+		return d.name() == "return" || d.name() == "deny" && d.arg(1) == "all" || d.name() == "rewrite" && len(d.words) > 3 && d.arg(3) != "break"
+	})
+	switch {
+	case answers || l.d.name() != "location" && l.find("root") == nil:
+	case v.isPage(l):
+		v.differs(l.d, "the page of error_page; clients that ask for it by its path get %d", status)
+	default:
+		v.missing(l.d, "the gateway serves no files, and speaks HTTP to servers only: its requests get %d", status)
+	}
+	r := &proxyconf.Rule{From: l.d.at, Name: "location " + l.path, When: proxyconf.Const(true), End: true, Do: answer(l.d, status, "", "")}
+	return v.paged(l.scope, r)
+}
+
+// forward returns the rules that send requests to the server of a proxy_pass, of which a map has several.
+func (v *view) forward(l location, pass *directive) (rules []*proxyconf.Rule) {
+	all := []alternative{{proxyconf.Const(true), v.constant(l.scope, pass.arg(1))}}
+	if some, ok := v.alternatives(all[0].text); ok {
+		all = some
+	}
+	for _, a := range all {
+		d := &directive{at: pass.at, words: []string{pass.name(), a.text, pass.arg(1)}}
+		rules = append(rules, v.paged(l.scope, &proxyconf.Rule{From: l.d.at, Name: "location " + l.path, When: a.when, End: true, Do: v.pass(l, d)}))
+	}
+	return rules
 }
 
 // except returns the rules of limit_except, who may use methods that are not in it.
@@ -100,30 +127,59 @@ func (v *view) closed(s scope) *directive {
 	return nil
 }
 
+// target is what a proxy_pass names.
+type target struct {
+	scheme, server string
+	uri            string // with its slash
+	hasURI         bool
+	computed       bool // the text has variables: nginx replaces the whole path
+	raw            bool // the client's path and query, whatever rewrite has made of them
+}
+
+// address returns the server's URL.
+func (t target) address() string { return t.scheme + "://" + t.server }
+
+// target reads a proxy_pass, or returns why a route cannot have it.
+func (v *view) target(l location, d *directive) (t target, why string) {
+	text := v.constant(l.scope, d.arg(1))
+	t.computed = strings.Contains(cmp.Or(d.arg(2), d.arg(1)), "$")
+	for _, same := range []string{"$request_uri", "$uri$is_args$args"} {
+		if before, ok := strings.CutSuffix(text, same); ok && strings.Contains(before, "://") && !strings.Contains(strings.SplitN(before, "://", 2)[1], "/") {
+			text, t.raw = before, same == "$request_uri"
+		}
+	}
+	scheme, rest, ok := strings.Cut(text, "://")
+	if !ok && d.name() == "grpc_pass" {
+		scheme, rest, ok = "grpc", text, true
+	}
+	t.scheme = scheme
+	t.server, t.uri, t.hasURI = strings.Cut(rest, "/")
+	if path, unix := strings.CutPrefix(rest, "unix:"); unix {
+		path, t.uri, t.hasURI = strings.Cut(path, ":")
+		t.server = "unix:" + path
+		t.uri = strings.TrimPrefix(t.uri, "/")
+	}
+	t.uri = "/" + t.uri
+	if !ok || strings.Contains(t.server, "$") || !slices.Contains([]string{"http", "https", "grpc", "grpcs"}, scheme) {
+		return t, "the server is computed from the request; write a route for each one"
+	}
+	return t, ""
+}
+
 // pass returns what sends requests to the server of a proxy_pass.
 func (v *view) pass(l location, d *directive) func(*proxyconf.State, *proxyconf.Known) string {
-	scheme, rest, ok := strings.Cut(d.arg(1), "://")
-	if !ok && d.name() == "grpc_pass" {
-		scheme, rest, ok = "grpc", d.arg(1), true
+	to, why := v.target(l, d)
+	var u *proxyconf.Upstream
+	if why == "" {
+		u, why = v.upstream(l.scope, d, to.scheme, to.server)
 	}
-	server, uri, hasURI := strings.Cut(rest, "/")
-	if path, unix := strings.CutPrefix(rest, "unix:"); unix {
-		path, uri, hasURI = strings.Cut(path, ":")
-		server = "unix:" + path
-		uri = strings.TrimPrefix(uri, "/")
-	}
-	if !ok || strings.Contains(rest, "$") || !slices.Contains([]string{"http", "https", "grpc", "grpcs"}, scheme) {
-		v.missing(d, "the server is computed from the request; write a route for each one: its requests get 502")
-		return answer(d, 502, "", "")
-	}
-	u, why := v.upstream(l.scope, d, scheme, server)
 	if u == nil {
 		v.missing(d, "%s: its requests get 502", why)
 		return answer(d, 502, "", "")
 	}
-	settings := append(v.routeSettings(l.scope, u), v.reverse(l, d, scheme+"://"+server, "/"+uri, hasURI)...)
-	fields, response := v.requestHeaders(l.scope, server), v.responseHeaders(l.scope, false)
-	moves := v.moves(l, d, "/"+uri, hasURI)
+	settings := append(v.routeSettings(l.scope, u), v.reverse(l, d, to.address(), to.uri, to.hasURI)...)
+	fields, response := v.requestHeaders(l.scope, to.server), v.responseHeaders(l.scope, false)
+	moves, user := v.moves(l, d, to), v.userHeader(l.scope)
 	return func(s *proxyconf.State, k *proxyconf.Known) string {
 		s.From = d.at
 		if why := moves(s, k); why != "" {
@@ -131,6 +187,9 @@ func (v *view) pass(l location, d *directive) func(*proxyconf.State, *proxyconf.
 		}
 		s.Settings.Set("upstream", yamltext.Quote(u.Name), proxyconf.Position{})
 		s.Settings = append(s.Settings, settings...)
+		if user != nil && s.Settings.Get("basic_auth/file") != "" {
+			s.Settings.Set("basic_auth/user_header", yamltext.Quote(user.arg(1)), user.at)
+		}
 		for _, f := range fields {
 			s.Request.Do(f)
 		}
@@ -141,26 +200,67 @@ func (v *view) pass(l location, d *directive) func(*proxyconf.State, *proxyconf.
 	}
 }
 
-// moves returns what changes the path of requests, if proxy_pass has a path: it replaces the location's.
-func (v *view) moves(l location, d *directive, uri string, hasURI bool) func(*proxyconf.State, *proxyconf.Known) string {
-	none := func(*proxyconf.State, *proxyconf.Known) string { return "" }
-	if !hasURI || uri == l.path && (l.modifier == "" || l.modifier == "^~") {
-		return none
-	}
-	if strings.Contains(uri, "?") || strings.HasPrefix(l.modifier, "~") || !strings.HasPrefix(l.path, "/") {
-		return func(*proxyconf.State, *proxyconf.Known) string {
-			return "a path of proxy_pass with a query, or in a location with an expression"
+// userHeader returns the line that tells the server who the user of a password is, nil if there is none.
+func (v *view) userHeader(s scope) *directive {
+	for _, d := range s.list("proxy_set_header") {
+		if basic := s.find("auth_basic"); d.arg(2) == "$remote_user" && basic != nil && basic.arg(1) != "off" && httpproxy.CheckIdentityHeader(d.arg(1)) == nil {
+			return d
 		}
 	}
-	to, path := proxyconf.Escape(uri, true), proxyconf.Path{Text: l.path}
-	if l.modifier != "=" {
+	return nil
+}
+
+// moves returns what changes the path of requests, if proxy_pass has a path: it replaces the location's.
+func (v *view) moves(l location, d *directive, t target) func(*proxyconf.State, *proxyconf.Known) string {
+	none := func(s *proxyconf.State, _ *proxyconf.Known) string {
+		if t.raw && s.Moved {
+			return "$request_uri is the path before rewrite; write a route for each"
+		}
+		return ""
+	}
+	uri := t.uri
+	if !t.hasURI || !t.computed && uri == l.path && (l.modifier == "" || l.modifier == "^~") {
+		return none
+	}
+	if l.as != "" && !t.computed {
+		return v.moveAgain(l, d, uri)
+	}
+	whole := t.computed || l.modifier == "=" // nothing of the client's path is left
+	if t.computed {
+		without, ok := strings.CutSuffix(strings.TrimSuffix(uri, "$is_args$args"), "?$args")
+		if uri = without; !ok && uri == t.uri {
+			v.differs(d, "the server gets the client's query, too")
+		}
+	}
+	if e, err := regexp.Compile(l.path); err == nil && strings.HasPrefix(l.modifier, "~") { // its groups with names
+		numbers := map[string]string{}
+		for i, name := range e.SubexpNames() {
+			if name != "" && i < 10 {
+				numbers[name] = "$" + strconv.Itoa(i)
+			}
+		}
+		uri = replaced(uri, numbers)
+	}
+	to, known := v.groups(uri)
+	if strings.Contains(uri, "?") || !known || !whole && (strings.HasPrefix(l.modifier, "~") || !strings.HasPrefix(l.path, "/")) {
+		return func(*proxyconf.State, *proxyconf.Known) string {
+			return "a path of proxy_pass with a query or variables, or in a location with an expression"
+		}
+	}
+	path := proxyconf.Path{Text: l.path}
+	switch {
+	case strings.HasPrefix(l.modifier, "~"):
+		path.Kind, path.Fold = proxyconf.Regexp, l.modifier == "~*"
+	case !whole:
 		path = proxyconf.Path{Kind: proxyconf.Regexp, Text: "^" + quoteMeta(l.path) + "(.*)"}
 		to += "${1}"
+	case l.modifier != "=":
+		path = proxyconf.Prefix(l.path)
 	}
 	if err := (proxyconf.Paths{path}).CheckRewrite(to); err != nil {
 		return func(*proxyconf.State, *proxyconf.Known) string { return err.Error() }
 	}
-	return v.withGroups(path, l.modifier != "=", func(s *proxyconf.State, _ *proxyconf.Known) string {
+	return v.withGroups(path, strings.Contains(to, "$"), func(s *proxyconf.State, _ *proxyconf.Known) string {
 		if s.Moved { // a rewrite with break: nginx sends its path
 			return ""
 		}
@@ -168,6 +268,19 @@ func (v *view) moves(l location, d *directive, uri string, hasURI bool) func(*pr
 		s.Settings.Set("rewrite", yamltext.Quote(to), d.at)
 		return ""
 	})
+}
+
+// moveAgain is moves, where a rewrite has chosen the location: its path is replaced in that of the rewrite.
+func (v *view) moveAgain(l location, d *directive, uri string) func(*proxyconf.State, *proxyconf.Known) string {
+	rest, ok := strings.CutPrefix(l.as, l.path)
+	to, known := v.groups(rest)
+	return func(s *proxyconf.State, _ *proxyconf.Known) string {
+		if !ok || !known || strings.Contains(uri, "?") {
+			return "a path of proxy_pass behind a rewrite"
+		}
+		s.Settings.Set("rewrite", yamltext.Quote(proxyconf.Escape(uri, true)+to), d.at)
+		return ""
+	}
 }
 
 // access returns what refuses clients.
@@ -218,54 +331,15 @@ func (v *view) access(s scope) func(*proxyconf.State, *proxyconf.Known) string {
 			v.missing(at, "allow of a route has addresses that may use it, and deny exceptions: this order fits into neither; nobody may use the route")
 			allow, deny = nil, []string{"0.0.0.0/0", "::/0"}
 		}
+		if at != nil && len(st.Allow) > 0 && len(allow) > 0 { // of a condition before
+			v.missing(at, "a route has one list of addresses that may use it (allow), and an if has another one; nobody may use the route")
+			st.Allow, allow, deny = nil, nil, []string{"0.0.0.0/0", "::/0"}
+		}
 		if at != nil {
-			st.Allow, st.Deny = allow, deny
+			st.Allow, st.Deny = append(st.Allow, allow...), append(st.Deny, deny...)
 			st.Guards = map[string]proxyconf.Position{"allow": at.at, "deny": at.at}
 		}
 		return auth(st, k)
-	}
-}
-
-// auth returns what asks clients who they are.
-func (v *view) auth(s scope) func(*proxyconf.State, *proxyconf.Known) string {
-	none := func(st *proxyconf.State, at *directive) {
-		st.Allow, st.Deny = nil, []string{"0.0.0.0/0", "::/0"}
-		st.Guards = map[string]proxyconf.Position{"deny": at.at}
-	}
-	ask, basic, file := s.find("auth_request"), s.find("auth_basic"), s.find("auth_basic_user_file")
-	limit := v.limit(s)
-	return func(st *proxyconf.State, _ *proxyconf.Known) string {
-		for _, set := range limit {
-			st.Settings.Set(set.Key, set.Text, set.From)
-		}
-		if sat := s.find("satisfy"); sat != nil && sat.arg(1) == "any" && basic != nil {
-			v.missing(sat, "a route asks clients of allowed addresses for passwords, too")
-		}
-		if ask != nil && ask.arg(1) != "off" {
-			v.missing(ask, "forward_auth of a route asks an upstream: {upstream, path}; until it is written nobody may use the route")
-			none(st, ask)
-		}
-		if basic == nil || basic.arg(1) == "off" {
-			return ""
-		}
-		if file == nil {
-			none(st, basic)
-			v.missing(basic, "there is no auth_basic_user_file; nobody may use the route")
-			return ""
-		}
-		path := v.path(file.arg(1))
-		text, err := v.opt.Read(path)
-		if err != nil || httpproxy.CheckUsers(path, text) != nil {
-			none(st, file)
-			v.missing(file, "basic_auth of a route reads hashes of bcrypt (htpasswd -B), and %q cannot be read as such; until it is written nobody may use the route", path)
-			return ""
-		}
-		st.Settings.Set("basic_auth/file", yamltext.Quote(path), file.at)
-		st.Settings.Set("basic_auth/forward_credentials", "true", basic.at)
-		if realm := basic.arg(1); plain(realm) && realm != "" && len(realm) < 100 && !strings.ContainsAny(realm, `"\$`) {
-			st.Settings.Set("basic_auth/realm", yamltext.Quote(realm), basic.at)
-		}
-		return ""
 	}
 }
 
@@ -283,7 +357,7 @@ func (v *view) limit(s scope) (set proxyconf.Settings) {
 		}
 		rate, client := v.zone(zone)
 		if i > 0 || rate == 0 || !client || burst < 0 || burst > 100_000 {
-			v.missing(d, "rate_limit of a route counts requests of each client, once")
+			v.missing(d, "rate_limit of a route counts requests of each client, once; this limit is gone")
 			continue
 		}
 		set.Set("rate_limit/requests", strconv.Itoa(burst+1), d.at)
@@ -397,12 +471,16 @@ func (v *view) retries(s scope, d *directive) string {
 func (v *view) requestHeaders(s scope, server string) (fields proxyconf.Fields) {
 	hostSet := false
 	byItself := map[string][]string{
-		"x-forwarded-for": {"{client_ip}", "$proxy_add_x_forwarded_for"}, "x-forwarded-host": {"{host}"}, "x-forwarded-proto": {"{scheme}", map[bool]string{true: "https", false: "http"}[v.tls]}, "x-request-id": {"{request_id}"},
+		"x-forwarded-for": {"{client_ip}", "$remote_addr", "$proxy_add_x_forwarded_for"}, "x-forwarded-host": {"{host}"}, "x-forwarded-proto": {"{scheme}", map[bool]string{true: "https", false: "http"}[v.tls]}, "x-request-id": {"{request_id}"},
 	}
 	for _, d := range append(s.list("proxy_set_header"), s.list("grpc_set_header")...) {
 		name, value := d.arg(1), d.arg(2)
 		lower := strings.ToLower(name)
+		value = v.constant(s, value)
 		text, ok := v.template(value, false)
+		if v.grantedHeader(s, d, &fields) || d == v.userHeader(s) {
+			continue
+		}
 		switch {
 		case lower == "host":
 			hostSet = true
@@ -413,7 +491,7 @@ func (v *view) requestHeaders(s scope, server string) (fields proxyconf.Fields) 
 				hostSet = false // nginx's default
 				continue
 			}
-		case lower == "connection" || lower == "upgrade" || lower == "te" || lower == "keep-alive":
+		case lower == "connection" || lower == "upgrade" || lower == "te" || lower == "keep-alive" || lower == "content-length" && value == "":
 			v.itself(d, "the gateway writes %s itself; WebSockets pass", name)
 			continue
 		case byItself[lower] != nil:
@@ -430,7 +508,7 @@ func (v *view) requestHeaders(s scope, server string) (fields proxyconf.Fields) 
 			continue
 		}
 		if !ok || text == "" || strings.TrimSpace(text) != text || !plain(text) || len(text) > 4000 || httpproxy.CheckHeaderRule(name, true) != nil && lower != "host" {
-			v.missing(d, "values have text and variables such as {client_ip}, {host}, {path}, {scheme}, {header.NAME}; this one, or this header, has no equal")
+			v.lostHeader(d, value, &fields)
 			continue
 		}
 		fields.Do(proxyconf.Change{Op: "set", Name: name, Value: text, From: d.at})
@@ -443,6 +521,22 @@ func (v *view) requestHeaders(s scope, server string) (fields proxyconf.Fields) 
 	return fields
 }
 
+// lostHeader reports a header that a route cannot set. The server must not take a client's own for it.
+func (v *view) lostHeader(d *directive, value string, fields *proxyconf.Fields) {
+	why := "values have text and variables such as {client_ip}, {host}, {path}, {scheme}, {header.NAME}; this one, or this header, has no equal"
+	if value == "$remote_addr" {
+		why = "{client_ip} is the address of the proxy before the gateway, not the client's, which is in X-Forwarded-For"
+	}
+	switch {
+	case strings.EqualFold(d.arg(1), "host"):
+		why += "; the server gets the client's Host"
+	case httpproxy.CheckHeaderRule(d.arg(1), true) == nil:
+		fields.Do(proxyconf.Change{Op: "remove", Name: d.arg(1), From: d.at})
+		why += "; the server gets none, not even a client's own"
+	}
+	v.missing(d, "%s", why)
+}
+
 // responseHeaders returns the changes of answers; with failed those of errors.
 func (v *view) responseHeaders(s scope, failed bool) (fields proxyconf.Fields) {
 	for _, d := range s.list("proxy_hide_header") {
@@ -451,7 +545,7 @@ func (v *view) responseHeaders(s scope, failed bool) (fields proxyconf.Fields) {
 		}
 	}
 	for _, d := range s.list("add_header") {
-		text, ok := v.template(d.arg(2), false)
+		text, ok := v.template(v.constant(s, d.arg(2)), false)
 		if failed && d.arg(3) != "always" {
 			continue
 		}

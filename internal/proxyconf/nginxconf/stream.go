@@ -126,7 +126,7 @@ func (c *converter) names(l *proxyconf.Listener, h host, m *directive) bool {
 			l.Settings.Set("upstream", yamltext.Quote(u.Name), d.at)
 			continue
 		}
-		for _, name := range (&view{converter: c}).hostNames(d, d.name()) {
+		for _, name := range (&view{converter: c}).hostNames(d, d.name(), d) {
 			r := proxyconf.Route{From: d.at}
 			r.When.Set("sni", yamltext.Quote(name), proxyconf.Position{})
 			r.Settings.Set("upstream", yamltext.Quote(u.Name), d.at)
@@ -165,7 +165,12 @@ func (c *converter) tcpUpstream(h host, server string) *proxyconf.Upstream {
 	if d := h.find("proxy_ssl"); d != nil && d.arg(1) == "on" {
 		(&view{converter: c}).serverTLS(u, h.scope, server)
 	}
-	key := "tcp " + server + u.Settings.Get("connect_timeout") + u.Settings.Get("tls/server_name")
+	key := "tcp " + server + u.Settings.Get("connect_timeout")
+	for _, set := range u.Settings {
+		if strings.HasPrefix(set.Key, "tls/") {
+			key += " " + set.Key + "=" + set.Text
+		}
+	}
 	if known := c.upstreams[key]; known != nil {
 		return known
 	}

@@ -73,7 +73,7 @@ func (v *view) expand(text string, dollars, groups bool) (string, bool) {
 // variable returns the gateway's text for a variable.
 func (v *view) variable(name string, groups bool) (string, bool) {
 	if value, ok := variables[name]; ok {
-		return value, true
+		return value, name != "remote_addr" || !v.behind
 	}
 	switch header, isHeader := strings.CutPrefix(name, "http_"); {
 	case isHeader && header != "" && !strings.ContainsAny(header, "{}"):

@@ -106,7 +106,7 @@ func (c *converter) balance(u *proxyconf.Upstream, block *directive) {
 				u.Settings.Set("-affinity", "{header: "+yamltext.Quote(strings.ReplaceAll(header, "_", "-"))+", max_load: 0}", d.at)
 			case isCookie && isHost(strings.ToLower(cookie)):
 				u.Settings.Set("balance", "ring_hash", d.at)
-				u.Settings.Set("-affinity", "{cookie: "+yamltext.Quote(cookie)+", max_load: 0}", d.at)
+				u.Settings.Set("-affinity", "{cookie: "+yamltext.Quote(cookie)+"}", d.at)
 			default:
 				c.missing(d, "requests are spread evenly; affinity of a route goes by a header or cookie, and balance: ring_hash by the address")
 			}
