@@ -64,7 +64,7 @@ upstreams:
 	askBoth("53100") // before the first count: of any age
 	g.KeepTotal(time.Now())
 	askBoth("P0001") // an error of the application
-	site := "upstream site, endpoint " + broken.Listener.Addr().String() + ": of 20 requests in the last minute 20 answered with a status of 500 or more"
+	site := "upstream site, endpoint " + broken.Listener.Addr().String() + ": of 20 requests in the last minute 20 were answered with a status of 500 or more"
 	conntest.Eventually(t, site, func() bool { return trouble() == site })
 	askBoth("53100")
 	pg := "upstream pg, endpoint " + db.Addr() + ": of 8 requests in the last minute 4 ended with an error of the server itself, of SQLSTATE class 53"

@@ -91,7 +91,7 @@ var endpointTraffic = &traffic.Schema{
 	}},
 	Summary: &traffic.Summary{
 		Unit: "requests", Done: answers, Failed: traffic.Count(classOf(http.StatusInternalServerError)), Time: traffic.Time(requestTime),
-		Failure: "answered with a status of 500 or more", Tolerated: toleratedErrors,
+		Failure: "were answered with a status of 500 or more", Tolerated: toleratedErrors,
 	},
 }
 
