@@ -54,12 +54,13 @@ dist: ## Build a release into dist: archives, packages for dpkg and rpm, contain
 	@GO='$(GO)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' sh scripts/dist.sh $(RELEASES)
 
 test-package: ## Test the module that makes packages, then build one, install, run, upgrade and purge it in a copy of this system (needs root, Debian)
-	cd packaging && GOWORK=off $(GO) test -count 1 ./...
+	@# A test builds Helm: on a machine that does something else too that takes more than the ten minutes of go test.
+	cd packaging && GOWORK=off $(GO) test -count 1 -timeout 60m ./...
 	@GO='$(GO)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' WHAT=package sh scripts/dist.sh linux/$(shell $(GO) env GOARCH)
 	sh scripts/test-package.sh "$$(ls -t dist/headpond_*.deb | head -n 1)"
 
 test-chart: ## Render the Helm chart, check its configuration and compare it with the base for kustomize (builds Helm once)
-	cd packaging && GOWORK=off $(GO) test -count 1 -run Chart .
+	cd packaging && GOWORK=off $(GO) test -count 1 -timeout 60m -run Chart .
 
 image: ## Build the container images alone: docker load -i dist/headpond-…-linux-amd64.image.tar
 	@GO='$(GO)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' WHAT=image sh scripts/dist.sh $(filter linux/%,$(RELEASES))

@@ -19,6 +19,7 @@ type backend struct {
 	files  extend.Fingerprint
 	source upstream.Source // nil: the endpoints are in the configuration
 	impl   extend.Backend
+	recent recentAnswers
 
 	follows atomic.Bool // a reload has replaced it during a pause: see follow.go
 }

@@ -26,6 +26,9 @@ func RoomsFor(clients int, cfg *config.Config) (connections, sessions int) {
 	return roomsFor(clients, cfg)
 }
 
+// KeepTotal is keepTotal.
+func (g *Gateway) KeepTotal(now time.Time) { g.keepTotal(now) }
+
 // Holders is holders.
 type Holders struct{ holders }
 

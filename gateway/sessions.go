@@ -118,7 +118,7 @@ func (g *Gateway) watchHolders() {
 	}
 }
 
-// keepTotals is a goroutine that records the counters of listeners, for the figures of the last minute.
+// keepTotals is a goroutine that records the counters of listeners and endpoints, for the figures of the last minute.
 func (g *Gateway) keepTotals() {
 	step := time.NewTicker(traffic.WindowStep)
 	defer step.Stop()
@@ -127,14 +127,23 @@ func (g *Gateway) keepTotals() {
 		case <-g.hard.Done():
 			return
 		case now := <-step.C:
-			g.mu.Lock()
-			services := slices.Clone(g.services)
-			g.mu.Unlock()
-			for _, svc := range services {
-				if unit, total := totalOf(svc.proxy.Stats()); unit != "" {
-					svc.recent.Keep(now, total)
-				}
-			}
+			g.keepTotal(now)
+		}
+	}
+}
+
+// keepTotal records the counters at a moment.
+func (g *Gateway) keepTotal(now time.Time) {
+	g.mu.Lock()
+	services, backends := slices.Clone(g.services), slices.Clone(g.backends)
+	g.mu.Unlock()
+	for _, b := range backends {
+		st := b.impl.Status()
+		b.recent.keep(now, &st)
+	}
+	for _, svc := range services {
+		if unit, total := totalOf(svc.proxy.Stats()); unit != "" {
+			svc.recent.Keep(now, total)
 		}
 	}
 }

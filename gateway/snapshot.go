@@ -59,7 +59,9 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 		}
 	}
 	for i, b := range backends {
-		s.Upstreams[i].Status = b.impl.Status()
+		u := &s.Upstreams[i]
+		u.Status = b.impl.Status()
+		u.Recent = b.recent.since(now, &u.Status)
 	}
 	return s
 }

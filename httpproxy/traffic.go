@@ -89,7 +89,14 @@ var endpointTraffic = &traffic.Schema{
 			{Name: "http_upstream_request_seconds", Help: "Time from sending a request to the end of the response.", Read: traffic.Time(requestTime)},
 		},
 	}},
+	Summary: &traffic.Summary{
+		Unit: "requests", Done: answers, Failed: traffic.Count(classOf(http.StatusInternalServerError)), Time: traffic.Time(requestTime),
+		Failure: "were answered with a status of 500 or more", Tolerated: toleratedErrors,
+	},
 }
+
+// toleratedErrors is the share of answers with a status of 500 or more that an endpoint may have: some URLs always cause one.
+const toleratedErrors = 0.05
 
 func connCounters() []traffic.Counter {
 	list := []traffic.Counter{

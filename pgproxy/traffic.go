@@ -88,6 +88,18 @@ var endpointTraffic = &traffic.Schema{
 			Name: "postgres_upstream_request_seconds", Help: "Time from when a request could be sent to ReadyForQuery.", Read: traffic.Time(timeAlone),
 		}},
 	}},
+	Summary: &traffic.Summary{
+		Unit: "requests", Done: traffic.Counted(timeAlone), Failed: seriousOf, Time: traffic.Time(timeAlone),
+		Failure: "ended with an error of the server itself, of SQLSTATE class 53, 58, F0 or XX (53100: its disk is full); its log has the message",
+	},
+}
+
+// seriousOf returns the errors of an endpoint that isFailure is about by their class alone.
+func seriousOf(r *traffic.Row) (n float64) {
+	for _, class := range []string{"53", "58", "F0", "XX"} {
+		n += float64(r.Counts[classOf(class)])
+	}
+	return n
 }
 
 func byClass(name, help string) []traffic.Counter {

@@ -11,6 +11,10 @@ type Summary struct {
 	Done   func(*Row) float64
 	Failed func(*Row) float64 // failures among Done, or their errors
 	Time   func(*Row) Histogram
+	// Failure says what a failure of an endpoint is, such as "a status of 500 or more", and Tolerated which share of Done may
+	// fail before an operator is told. They are for schemas of endpoints.
+	Failure   string
+	Tolerated float64
 }
 
 // Total is the sum of rows, as a Summary reads it.

@@ -8,6 +8,7 @@ type ejector struct {
 	failures int      // in a row
 	level    int      // number of ejections without a success in between
 	out      bool
+	since    time.Time // start of the last ejection
 	until    time.Time // end of the last ejection
 }
 
@@ -27,7 +28,7 @@ func (e *ejector) failure(now time.Time, random float64, may bool) bool {
 		d *= 2
 	}
 	e.level++
-	e.out = true
+	e.out, e.since = true, now
 	e.until = now.Add(d + time.Duration(random*float64(d)/10))
 	return true
 }
@@ -39,15 +40,29 @@ func (e *ejector) success() {
 	e.failures = 0
 }
 
-// readmit ends the ejection if its time has passed, and reports whether it did. The next failure ejects the endpoint
-// again.
+// readmit ends the ejection if its time has passed, and reports whether it did.
 func (e *ejector) readmit(now time.Time) bool {
 	if !e.out || now.Before(e.until) {
 		return false
 	}
+	e.end()
+	return true
+}
+
+// reopened ends the ejection before its time, because a connection could be opened, and reports whether it did. An ejection
+// lasts for Base at least: an endpoint that lets only some connections in must not come and go with each of them.
+func (e *ejector) reopened(now time.Time) bool {
+	if !e.out || now.Sub(e.since) < e.cfg.Base {
+		return false
+	}
+	e.end()
+	return true
+}
+
+// end ends the ejection. The next failure ejects the endpoint again.
+func (e *ejector) end() {
 	e.out = false
 	e.failures = max(e.cfg.Failures-1, 0)
-	return true
 }
 
 // clear resets the state, and reports whether the endpoint was out.

@@ -50,7 +50,7 @@ type endpoint[T any] struct {
 	lastError  string
 	lastFailed time.Time
 	unopened   bool // the last failure was that of an open
-	reopened   bool // and another open has succeeded since; for Status only: uses may still fail
+	reopened   bool // and another open has succeeded since; uses may still fail
 	readmit    *time.Timer
 	trialTime  time.Duration
 	stopProbe  context.CancelFunc
@@ -121,12 +121,11 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, number int) *endpoint[T] 
 
 // open connects. A failure counts once for each attempt, however many callers wait for it.
 func (e *endpoint[T]) open(ctx context.Context, open func(context.Context, string) (T, error)) (T, error) {
+	began := time.Now()
 	v, err := open(ctx, e.addr)
 	switch {
-	case err == nil && e.suspect.Load():
-		e.mu.Lock()
-		e.reopened = e.unopened
-		e.mu.Unlock()
+	case err == nil && (e.suspect.Load() || !e.usable.Load()):
+		e.opened(began)
 	case err != nil && !errors.Is(ctx.Err(), context.Canceled):
 		e.failed(err, false)
 		e.mu.Lock()
@@ -134,6 +133,26 @@ func (e *endpoint[T]) open(ctx context.Context, open func(context.Context, strin
 		e.mu.Unlock()
 	}
 	return v, err
+}
+
+// opened notes that a connection was opened, and when that began. If no connection could be opened before, this ends the
+// ejection: it shows the same as the trial at the end of the ejection would.
+func (e *endpoint[T]) opened(began time.Time) {
+	e.mu.Lock()
+	e.reopened = e.unopened
+	back := e.unopened && !e.closed && began.After(e.lastFailed) && e.ejector.reopened(time.Now())
+	if back {
+		e.stopReadmit()
+		e.suspect.Store(true) // a success during the ejection may have reset it
+	}
+	changed := e.updateUsable()
+	e.mu.Unlock()
+	if back {
+		e.log.Info("endpoint re-admitted")
+	}
+	if changed {
+		e.changed()
+	}
 }
 
 // succeeded ends a series of failures.
@@ -211,6 +230,7 @@ func (e *endpoint[T]) endEjection() {
 	again := back && err != nil && !shortage(err) && e.fail(true)
 	if again {
 		e.lastError, e.lastFailed = err.Error(), time.Now()
+		e.unopened, e.reopened = true, false
 	}
 	until := e.ejector.until
 	changed := e.updateUsable()

@@ -183,6 +183,59 @@ func TestSuccessWhileOut(t *testing.T) {
 	})
 }
 
+// TestOpenEndsEjection: an endpoint that could not be connected to is in again with the first connection that opens, however
+// long its ejection would last. An endpoint that failed in use is not: that it can be connected to says nothing about it.
+func TestOpenEndsEjection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackends()
+		cfg := b.config("a:1")
+		cfg.Ejection = upstream.Ejection{Failures: 2, Base: time.Second, Max: time.Hour}
+		cfg.Limits = pool.Limits{MaxSize: 10}
+		u := start(t, cfg)
+		out := func(want bool, when string) {
+			t.Helper()
+			if s := u.Status(); s.FailOpen != want || s.Endpoints[0].Ejected != want {
+				t.Errorf("%s: all are out: %v, ejected: %v", when, s.FailOpen, s.Endpoints[0].Ejected)
+			}
+		}
+		b.set(b.down, "a:1", true)
+		for range 100 {
+			if _, err := u.Acquire(t.Context()); err == nil {
+				t.Fatal("no error")
+			}
+			time.Sleep(10 * time.Second)
+		}
+		out(true, "without a server")
+		if left := time.Until(u.Status().Endpoints[0].EjectedUntil); left < time.Minute {
+			t.Fatalf("the ejection lasts for %v; the test needs a long one", left)
+		}
+		b.set(b.down, "a:1", false)
+		held := []upstream.Lease[*conn]{acquire(t, u)}
+		out(false, "after a connection")
+		if n := b.logged(`"endpoint re-admitted"`); n != 1 {
+			t.Errorf("logged re-admitted %d times, want once", n)
+		}
+		b.set(b.down, "a:1", true)
+		if _, err := u.Acquire(t.Context()); err == nil {
+			t.Fatal("no error")
+		}
+		b.set(b.down, "a:1", false)
+		held = append(held, acquire(t, u))
+		out(true, "at once after the next failure: one that lets only some connections in does not come and go with each")
+		time.Sleep(2 * time.Second)
+		held = append(held, acquire(t, u))
+		out(false, "after another connection")
+		acquire(t, u).Fail(errRefused)
+		time.Sleep(2 * time.Second)
+		held = append(held, acquire(t, u))
+		out(true, "after a failure in use and a connection")
+		for _, l := range held {
+			l.Release()
+		}
+		u.Close()
+	})
+}
+
 // TestRefusedConnectionsEject has an endpoint that refuses: clients do not
 // notice, and after some it is not asked any more.
 func TestRefusedConnectionsEject(t *testing.T) {

@@ -66,6 +66,8 @@ type Upstream struct {
 	Protocol string
 	Reuses   bool // its connections serve one session after the other
 	Heavy    bool // its connections cost a server much, so that max_size should fit their use
+	// Recent is what each of Endpoints has counted in the last minute, nil if the protocol counts no answers.
+	Recent []traffic.Total
 	upstream.Status
 }
 

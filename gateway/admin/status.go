@@ -188,6 +188,15 @@ type Endpoint struct {
 	Role         string            `json:"role"`        // "primary", "read-only primary", "standby", "unknown"; empty: the upstream's target is "any"
 	State        string            `json:"state"`       // healthy, failing, ejected, unhealthy, drained or removed
 	Pool         Pool              `json:"pool"`
+	Answered     *Answered         `json:"answered_last_minute"` // null: the protocol counts no answers
+}
+
+// Answered is what an endpoint has answered in the last minute.
+type Answered struct {
+	Unit   string  `json:"unit"`   // requests
+	Done   float64 `json:"done"`   // of all
+	Failed float64 `json:"failed"` // HTTP: with a status of 500 or more; PostgreSQL: with an error of SQLSTATE class 53, 58, F0 or XX
+	as     *traffic.Summary
 }
 
 // Pool is the pool of one endpoint, and an element of /api/v1/pools.
@@ -383,6 +392,9 @@ func upstreamStatus(u Upstream, now time.Time, histograms bool) UpstreamStatus {
 		}
 		if histograms {
 			end.Pool.AcquireHistogram = acquireHistogram(&e.Pool.AcquireSeconds)
+		}
+		if i < len(u.Recent) {
+			end.Answered = &Answered{Unit: u.Traffic.Summary.Unit, Done: u.Recent[i].Done, Failed: u.Recent[i].Failed, as: u.Traffic.Summary}
 		}
 		end.State = end.state(now)
 		out.Endpoints = append(out.Endpoints, end)

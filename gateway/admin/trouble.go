@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/headpond/headpond/listener"
@@ -44,7 +45,7 @@ var grave = []struct{ reason, what string }{
 	{listener.ReasonDiskFull, "a database file cannot be written, its disk is full"},
 	{listener.ReasonStorage, "a database file is damaged, or its disk fails; the log has its path"},
 	{listener.ReasonInternal, "a session, or accepting a connection, panicked, which is a bug; the log has the stack"},
-	{listener.ReasonAccept, "the system refused to accept connections; the log says why"},
+	{listener.ReasonAccept, "clients wait, because connections cannot be accepted, mostly for lack of open files (ulimit -n, LimitNOFILE); the log says why"},
 }
 
 // within reports whether a time is recent.
@@ -85,7 +86,7 @@ func troubles(s *Status, additions []Addition, now time.Time) []string {
 	}
 	for _, u := range s.Upstreams {
 		if src := u.Source; src != nil && src.LastError != "" {
-			add("upstream %s: its endpoints cannot be looked up (%s), the last set of %d is kept%s: %s", u.Name, src.Name, u.present(), Since(src.FailingSince, now), src.LastError)
+			add("upstream %s: its endpoints cannot be looked up (%s), the last set of %d is kept%s: %s", u.Name, src.Name, u.present(), Since(src.FailingSince, now), strings.ReplaceAll(src.LastError, "\n", "; "))
 		}
 		if u.PausedUntil != nil {
 			waiting, open := u.Connections()
@@ -109,9 +110,24 @@ func troubles(s *Status, additions []Addition, now time.Time) []string {
 			if e.State != stateHealthy && !e.Removed && e.LastError != "" {
 				add("upstream %s, endpoint %s is %s: %s", u.Name, e.Address, e.State, e.LastError)
 			}
+			if text := e.Answered.trouble(); text != "" && !e.Removed {
+				add("upstream %s, endpoint %s: %s", u.Name, e.Address, text)
+			}
 		}
 	}
 	return lines
+}
+
+// fewAnswers are too few in a minute for a share of them to say much: those of ten seconds at one a second.
+const fewAnswers = 10
+
+// trouble says that an endpoint answers with errors, "" if it does not. It is connected to and its checks may pass, so that it
+// is healthy all the same.
+func (a *Answered) trouble() string {
+	if a == nil || a.Failed <= a.as.Tolerated*a.Done || a.as.Tolerated > 0 && a.Done < fewAnswers {
+		return ""
+	}
+	return fmt.Sprintf("of %.0f %s in the last minute %.0f %s", max(a.Done, a.Failed), a.Unit, a.Failed, a.as.Failure)
 }
 
 // present counts the endpoints that were not removed.

@@ -67,7 +67,7 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 		"listener lite: a database file cannot be written, its disk is full, last 10s ago\n",
 		"listener lite: a database file is damaged, or its disk fails; the log has its path, last 10s ago\n",
 		"listener broken: a session, or accepting a connection, panicked, which is a bug; the log has the stack, last 10s ago\n",
-		"listener broken: the system refused to accept connections; the log says why, last 10s ago\n",
+		"listener broken: clients wait, because connections cannot be accepted, mostly for lack of open files (ulimit -n, LimitNOFILE); the log says why, last 10s ago\n",
 		"upstream pg, endpoint d:1: every connection is in use (max_size 20), sessions that wait: 7\n",
 		"upstream pg, endpoint f:1: acquires were refused 10s ago, no connection was free or could be opened in time (max_size 5); since the start: 3\n",
 		"the log cannot be written, lines missing so far: 4: no space left\n",

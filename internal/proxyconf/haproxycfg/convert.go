@@ -242,6 +242,9 @@ func (p *proxy) limits(at *place, s *proxyconf.Settings) {
 		s.Set("access_log", "true", l.at)
 		p.c.out.Reports.Add(l.at, l.name(), proxyconf.Differs, "access_log: true writes all fields to the gateway's log; http: {access_log: {path: …, format: …}} has a format")
 	}
+	if p.http() {
+		p.clientTimes(s)
+	}
 	if l, ok := p.last("timeout", "client-fin"); ok && p.http() {
 		p.c.out.Reports.Add(l.at, l.name(), proxyconf.Itself, "requests of clients that have left end within a second")
 	}
@@ -255,6 +258,24 @@ func (p *proxy) limits(at *place, s *proxyconf.Settings) {
 		}
 	}
 	setAddresses(s, &state)
+}
+
+// clientTimes sets how long a head may take, and how long a client may be idle: without http-keep-alive as long as for a head.
+func (p *proxy) clientTimes(s *proxyconf.Settings) {
+	set := func(key, name string, most time.Duration) bool {
+		l, ok := p.last("timeout", name)
+		if !ok || isZero(l) {
+			return false
+		}
+		if text, ok := p.c.duration(l, l.arg(2), time.Millisecond, most); ok {
+			s.Set(key, text, l.at)
+		}
+		return true
+	}
+	set("http/read_header_timeout", "http-request", time.Hour)
+	if !set("http/client_idle_timeout", "http-keep-alive", 24*time.Hour) {
+		set("http/client_idle_timeout", "http-request", 24*time.Hour)
+	}
 }
 
 // connection sets the limits of connections that a tcp-request line has.

@@ -71,7 +71,9 @@ var directives = []directive{
 	{front: "timeout client 10s", back: "timeout connect 3s; timeout server 25000; timeout queue 2s", want: []string{"connect_timeout: 3s", "timeout: 25s", "idle_timeout: 25s", "acquire_timeout: 2s"}},
 	{want: []string{"timeout: never # HAProxy's default"}},
 	{front: "timeout client 1m; timeout tunnel 2h", back: "timeout tunnel 2h", want: []string{"idle_timeout: 2h"}},
-	{front: "timeout http-request 5s", want: []string{"timeout http-request: differs"}},
+	{front: "timeout http-request 5s", want: []string{"read_header_timeout: 5s", "client_idle_timeout: 5s"}},
+	{front: "timeout http-request 5s; timeout http-keep-alive 620s", want: []string{"read_header_timeout: 5s", "client_idle_timeout: 10m20s"}},
+	{front: "timeout client 50s", not: "client_idle_timeout"},
 	// conditions
 	{front: "http-request deny if { path_beg /a } { method POST }", want: []string{`path: "(?s)/a.*"`, "methods: [POST]", "status: 403"}},
 	{front: "http-request deny if { path /a } { req.hdr(X-A) b } { url_param(v) 2 }", want: []string{"path: /a", "path_match: exact", "x-a: b", `v: "2"`}},

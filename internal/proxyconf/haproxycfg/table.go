@@ -21,7 +21,7 @@ const (
 
 // handled are the directives of proxies that other files read, and report if they cannot carry them.
 var handled = []string{"acl", "bind", "mode", "use_backend", "default_backend", "server", "server-template", "default-server", "http-request", "http-response", "http-after-response", "tcp-request", "redirect", "balance", "cookie", "maxconn", "retries", "retry-on", "errorfile", "http-error", "http-check", "monitor-uri", "disabled", "enabled", "log-format", "stick",
-	"timeout client", "timeout server", "timeout connect", "timeout queue", "timeout check", "timeout tunnel", "timeout client-fin", "option httpchk", "option allbackups", "option httplog", "option tcplog", "option httpslog", "compression algo", "compression type"}
+	"timeout client", "timeout server", "timeout connect", "timeout queue", "timeout check", "timeout tunnel", "timeout client-fin", "timeout http-request", "timeout http-keep-alive", "option httpchk", "option allbackups", "option httplog", "option tcplog", "option httpslog", "compression algo", "compression type"}
 
 // proxyNotes are the others.
 var proxyNotes = map[string]note{
@@ -70,8 +70,6 @@ var proxyNotes = map[string]note{
 	"tcp-response":                        {missing, "the gateway does not look at what tcp servers send"},
 	"http-send-name-header":               {missing, "the gateway tells no server its name"},
 	"email-alert mailers":                 {missing, "deploy/ has alerts for Prometheus"},
-	"timeout http-request":                {differs, "a head has 10 s, always"},
-	"timeout http-keep-alive":             {differs, "the next request has 2 min, always"},
 	"timeout server-fin":                  {differs, "idle_timeout bounds it"},
 	"timeout tarpit":                      {itself, "clients that are refused get the answer at once"},
 	"timeout client-hs":                   {differs, "a TLS handshake has a fixed time"},

@@ -262,6 +262,7 @@ func (c *converter) listenSettings(l *proxyconf.Listener, hosts []host, main hos
 	if log := main.find("access_log"); log != nil && log.arg(1) != "off" {
 		l.Settings.Set("access_log", "true", log.at)
 	}
+	c.clientTimes(l, main)
 	if !tls {
 		return true
 	}
@@ -295,6 +296,22 @@ func (c *converter) listenSettings(l *proxyconf.Listener, hosts []host, main hos
 	}
 	c.clientCerts(l, hosts, main)
 	return true
+}
+
+// clientTimes sets how long a client may be idle, and how long a head may take. To nginx, too, the second is the default server's.
+func (c *converter) clientTimes(l *proxyconf.Listener, main host) {
+	if d := main.find("keepalive_timeout"); d != nil {
+		if t, ok := parseTime(d.arg(1), time.Second); ok && t == 0 {
+			c.differs(d, "clients may send further requests on a connection; client_idle_timeout of the listener bounds how long it is idle")
+		} else if text, ok := c.duration(d, 1, time.Millisecond, 24*time.Hour); ok {
+			l.Settings.Set("http/client_idle_timeout", text, d.at)
+		}
+	}
+	if d := main.find("client_header_timeout"); d != nil {
+		if text, ok := c.duration(d, 1, time.Millisecond, time.Hour); ok {
+			l.Settings.Set("http/read_header_timeout", text, d.at)
+		}
+	}
 }
 
 // realIP sets whose X-Forwarded-For, or PROXY header, says who the client is.

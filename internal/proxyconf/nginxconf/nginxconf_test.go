@@ -113,6 +113,8 @@ var directives = []directive{
 	{location: "proxy_set_header Host $host; proxy_set_header X-Real-IP $remote_addr; proxy_set_header X-A \"\";", want: []string{`X-Real-IP: "{client_ip}"`, "remove: [X-A]"}, not: "Host:"},
 	{location: "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header Connection $c;", want: []string{"proxy_set_header: not needed: the gateway always sends X-Forwarded-For"}, not: "NOT SUPPORTED"},
 	{location: "proxy_set_header X-A $ssl_client_s_dn;", want: []string{"proxy_set_header X-A: NOT SUPPORTED"}},
+	{server: "keepalive_timeout 620s 600; client_header_timeout 5s;", want: []string{"client_idle_timeout: 10m20s", "read_header_timeout: 5s"}},
+	{server: "keepalive_timeout 0;", want: []string{"keepalive_timeout: differs"}, not: "client_idle_timeout:"},
 	{location: "proxy_connect_timeout 3; proxy_read_timeout 1m30s; client_max_body_size 10m;", want: []string{"connect_timeout: 3s", "timeout: 1m30s", "max_body_kib: 10240"}},
 	{location: "proxy_next_upstream error http_503; proxy_next_upstream_tries 2;", want: []string{"retries: {on: [connect, reset, 503], attempts: 2}"}},
 	{location: "gzip on; gzip_types text/css; gzip_min_length 1k;", want: []string{"compress: {encodings: [gzip], types: [text/html, text/css], min_bytes: 1024}"}},

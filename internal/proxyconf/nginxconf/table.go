@@ -23,7 +23,7 @@ const (
 var handled = strings.Fields(`http stream server location upstream listen server_name return rewrite if proxy_pass grpc_pass proxy_set_header grpc_set_header add_header proxy_hide_header
 	proxy_connect_timeout proxy_read_timeout grpc_connect_timeout grpc_read_timeout proxy_next_upstream proxy_next_upstream_tries client_max_body_size gzip gzip_types gzip_min_length
 	ssl_certificate ssl_certificate_key ssl_client_certificate ssl_verify_client ssl_crl allow deny satisfy auth_basic auth_basic_user_file auth_request auth_request_set limit_req limit_req_zone limit_except internal set_real_ip_from real_ip_header proxy_redirect proxy_cookie_path proxy_cookie_domain proxy_cookie_flags ssl access_log default_type error_page proxy_intercept_errors
-	proxy_ssl_verify proxy_ssl_trusted_certificate proxy_ssl_name proxy_ssl_certificate proxy_ssl_certificate_key proxy_timeout proxy_protocol ssl_preread proxy_ssl`)
+	proxy_ssl_verify proxy_ssl_trusted_certificate proxy_ssl_name proxy_ssl_certificate proxy_ssl_certificate_key proxy_timeout proxy_protocol ssl_preread proxy_ssl keepalive_timeout client_header_timeout`)
 
 // notes are the others.
 var notes = map[string]note{}
@@ -44,7 +44,7 @@ func init() {
 		differs: {
 			"the log goes to standard error: let systemd pass it on":              "error_log rewrite_log",
 			"http: {access_log: {path: …, format: …}} of a listener has a format": "log_format",
-			"fixed: a head has 10 s, the next request 2 min, a ClientHello 10 s":  "keepalive_timeout client_header_timeout preread_timeout ssl_handshake_timeout keepalive_time",
+			"fixed: a ClientHello has 10 s, and connections have no longest life": "preread_timeout ssl_handshake_timeout keepalive_time",
 			"TLS 1.2 and 1.3, with the ciphers of Go's crypto/tls, always":        "ssl_protocols ssl_ciphers ssl_ecdh_curve ssl_conf_command ssl_stapling ssl_stapling_verify ssl_trusted_certificate ssl_verify_depth ssl_early_data ssl_alpn",
 			"a route with root has no server; where that matters it is reported":  "root",
 			"the client is the last address that is not one of trusted_proxies":   "real_ip_recursive",

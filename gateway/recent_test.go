@@ -1,0 +1,76 @@
+package gateway_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/pgtest"
+)
+
+// TestServersThatAnswerWithErrors can be connected to and are healthy, but the status names those of the last minute.
+func TestServersThatAnswerWithErrors(t *testing.T) {
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", http.StatusInternalServerError) }))
+	defer broken.Close()
+	good, db := webServer(t, "good"), pgtest.Start(t)
+	listen := freeAddresses(t, 3)
+	g := run(t, parse(t, `
+admin: {admin}
+listeners:
+  - {name: db, protocol: postgres, listen: "{pg}", upstream: pg}
+  - {name: web, protocol: http, listen: "{web}", upstream: site}
+upstreams:
+  pg: {endpoints: ["{db}"], postgres: {user: "{user}", password: "{password}", dbname: postgres}}
+  site: {endpoints: ["{good}", "{broken}"], balance: round_robin}
+`, "{admin}", listen[0], "{pg}", listen[1], "{web}", listen[2], "{db}", db.Addr(), "{user}", db.Superuser(), "{password}", db.Password(),
+		"{good}", good, "{broken}", broken.Listener.Addr().String()))
+	trouble := func() string {
+		t.Helper()
+		_, body, err := get(client(t), "http://"+listen[0]+"/api/v1/status")
+		var s struct{ Trouble []string }
+		if err == nil {
+			err = json.Unmarshal([]byte(body), &s)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(s.Trouble, "\n")
+	}
+	conn, err := pgx.Connect(context.Background(), "postgres://me@"+listen[1]+"/postgres?sslmode=disable&default_query_exec_mode=simple_protocol")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	askBoth := func(state string) {
+		t.Helper()
+		for range 4 {
+			if _, err := conn.Exec(context.Background(), "do $$ begin raise sqlstate '"+state+"'; end $$"); err == nil {
+				t.Fatal("no error")
+			}
+		}
+		for range 40 {
+			if _, _, err := get(client(t), "http://"+listen[2]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	askBoth("53100") // before the first count: of any age
+	g.KeepTotal(time.Now())
+	askBoth("P0001") // an error of the application
+	site := "upstream site, endpoint " + broken.Listener.Addr().String() + ": of 20 requests in the last minute 20 were answered with a status of 500 or more"
+	conntest.Eventually(t, site, func() bool { return trouble() == site })
+	askBoth("53100")
+	pg := "upstream pg, endpoint " + db.Addr() + ": of 8 requests in the last minute 4 ended with an error of the server itself, of SQLSTATE class 53"
+	conntest.Eventually(t, pg, func() bool { return strings.Contains(trouble(), pg) })
+	g.KeepTotal(time.Now().Add(2 * time.Minute))
+	if got := trouble(); got != "" {
+		t.Errorf("two minutes later: %s", got)
+	}
+}
