@@ -69,7 +69,7 @@ func (k *combineClient) turn(tag string) {
 	proto := pick(k.rnd, 10, 11, 11, 20, 20)
 	all := []*combined{}
 	for i := range pick(k.rnd, 1, 1, 1, 3) {
-		c := k.request(fmt.Sprintf("%s-%d", tag, i), proto)
+		c := k.request(fmt.Sprintf("%s-%d", tag, i), proto, i == 0)
 		all = append(all, c)
 		k.all.Store(c.tag, c)
 		if proto != 11 || c.closes || c.expects || c.gives {
@@ -84,8 +84,8 @@ func (k *combineClient) turn(tag string) {
 	k.settle(all[0], got)
 }
 
-// request makes a request and what becomes of it at servers.
-func (k *combineClient) request(tag string, proto int) *combined {
+// request makes a request and what becomes of it at servers. Only a request that is alone may be given up.
+func (k *combineClient) request(tag string, proto int, first bool) *combined {
 	rnd := k.rnd
 	route := pick(rnd, k.routes...)
 	c := &combined{tag: tag, route: route, proto: proto}
@@ -107,7 +107,7 @@ func (k *combineClient) request(tag string, proto int) *combined {
 	if route.CORS != nil && len(c.body) == 0 && one(rnd, 5) {
 		c.method, c.preflight, c.origin = http.MethodOptions, true, pick(rnd, combineOrigin, "https://other.example")
 	}
-	if c.gives = one(rnd, 25); c.gives {
+	if c.gives = first && one(rnd, 25); c.gives {
 		c.bucket = "of those who leave"
 	}
 	for range 6 {
