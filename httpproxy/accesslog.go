@@ -221,15 +221,16 @@ func (s *session) logDone(err error) {
 	s.finishLog(l)
 }
 
-// logRefused logs a request that was refused with a status and content bytes of content.
-func (s *session) logRefused(no refusal, status int, content int64) {
+// logRefused logs a request that was refused with content bytes of content. The status is that of HTTP, also where a client of
+// gRPC gets another.
+func (s *session) logRefused(no refusal, content int64) {
 	log := s.logged()
 	s.beginTrace()
 	if log == nil && s.ex.trace == nil {
 		return
 	}
 	l := s.lineOf(log)
-	l.lasted, l.status, l.out, l.reason, l.err = time.Since(s.now), status, content, no.reason, no.why
+	l.lasted, l.status, l.out, l.reason, l.err = time.Since(s.now), no.status, content, no.reason, no.why
 	s.finishLog(l)
 }
 

@@ -390,3 +390,21 @@ func TestAccessLogUpdate(t *testing.T) {
 	second.take(1)
 	first.take(0)
 }
+
+// TestAccessLogOfRefusedRequests: they have the request's id, and calls of gRPC the status of HTTP.
+func TestAccessLogOfRefusedRequests(t *testing.T) {
+	lines := &logLines{t: t}
+	p := startProxy(t, httpproxy.Config{AccessLog: &httpproxy.AccessLog{To: lines}})
+	for _, contentType := range []string{"text/plain", "application/grpc"} {
+		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+			req, err := http.NewRequest(http.MethodPost, p.url, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", contentType)
+			req.Header.Set("X-Request-Id", "id-7")
+			doWith(t, clientFor(t, proto), req)
+			wantFields(t, lines.fields(), map[string]any{"status": 404, "request_id": "id-7", "reason": "unknown_route"})
+		}
+	}
+}

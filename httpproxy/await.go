@@ -37,7 +37,7 @@ func (s *session) nextHead() (n int, there bool, err error) {
 		if there, err = p.takeHead(&s.resp, &s.respText); there {
 			x.answered = true
 		}
-		if there && err == nil && p.hasContent() {
+		if there && err == nil && s.resp.Status >= 200 && p.hasContent() { // the content behind an interim head is that of a later one
 			_, err = s.server.fill() // now, so that head and content are sent together
 		}
 		return 0, there, err

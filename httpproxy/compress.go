@@ -347,7 +347,7 @@ func (q *answerCompression) rewrites(w *headWriter, f *httpwire.Field) bool {
 	switch {
 	case !q.weak:
 		return false
-	case q.encoding != "" && (f.Known == httpwire.ContentLength || httpwire.EqualFold(f.Name, "accept-ranges")):
+	case f.Known == httpwire.ContentLength || httpwire.EqualFold(f.Name, "accept-ranges"): // of 304, too: they are those of another answer
 		return true
 	case httpwire.EqualFold(f.Name, "etag") && !bytes.HasPrefix(f.Value, []byte("W/")):
 		w.begin("ETag")

@@ -521,3 +521,24 @@ func TestCompressionOfNginx(t *testing.T) {
 		}
 	}
 }
+
+// TestCompressionOfNotModified: the length and the ranges that a server states in a 304 are not those of the compressed answer that
+// the client has.
+func TestCompressionOfNotModified(t *testing.T) {
+	backend := serveRaw(t, func(c net.Conn) {
+		for br := bufio.NewReader(c); ; {
+			if _, err := http.ReadRequest(br); err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "HTTP/1.1 304 Not Modified\r\nETag: \"e\"\r\nContent-Length: 5000\r\nAccept-Ranges: bytes\r\n\r\n")
+		}
+	})
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend), Compression: &httpproxy.Compression{}}}})
+	for etag, want := range map[string]string{`"e"`: "5000 bytes", `W/"e"`: " "} {
+		c, br := dialRaw(t, p.addr)
+		resp, _ := roundTrip(t, c, br, "GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\nIf-None-Match: "+etag+"\r\n\r\n")
+		if got := resp.Header.Get("Content-Length") + " " + resp.Header.Get("Accept-Ranges"); got != want || resp.Header.Get("ETag") != etag {
+			t.Errorf("asked about %s: %q and the ETag %s", etag, got, resp.Header.Get("ETag"))
+		}
+	}
+}

@@ -97,6 +97,9 @@ func (s *session) failed(err error) {
 func (s *session) refuse(no refusal) bool {
 	x := &s.ex
 	x.close = s.req.Close || !s.skips(no.status) || s.req.Switches() != nil
+	if x.id == nil {
+		s.identify()
+	}
 	w := s.newAnswer(x.close)
 	if no.challenge != "" {
 		w.header["Www-Authenticate"] = []string{no.challenge}
@@ -119,7 +122,7 @@ func (s *session) refuse(no refusal) bool {
 	n := len(no.body) + 2*w.body.Len() // a page is held until the client has read it; the text of a message is copied
 	s.held.add(n)
 	err := s.reply(w, s.replyTime())
-	s.logRefused(no, w.status, int64(w.body.Len()))
+	s.logRefused(no, int64(w.body.Len()))
 	s.dropTokens()
 	s.held.add(-n)
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/net/http2"
+
 	"github.com/headpond/headpond/httpproxy"
 )
 
@@ -73,5 +75,39 @@ func TestMaxBodyAsked(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestMaxBodyAhead: a body without a length that has come with its head, and is too long, is refused before the server answers
+// the head alone.
+func TestMaxBodyAhead(t *testing.T) {
+	backend := serveFrames(t, func(s *frames) {
+		for {
+			f, ok := s.await(http2.FrameHeaders).(*http2.MetaHeadersFrame)
+			if !ok {
+				return
+			}
+			id, given := f.StreamID, false
+			for range 5 { // round trips, in which the gateway can give the request up
+				_ = s.WritePing(false, [8]byte{})
+				switch f := s.await(http2.FrameRSTStream, http2.FramePing).(type) {
+				case nil:
+					return
+				case *http2.RSTStreamFrame:
+					given = given || f.StreamID == id
+				}
+			}
+			if !given {
+				s.answer(id, "hi")
+			}
+		}
+	})
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, backend)
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: u, MaxBody: 9}}})
+	h := dialH2(t, p.addr)
+	next := h.warmUp()
+	h.write(h.request(next, plainPost, "0123456789"))
+	if got := h.outcome(next); !strings.HasPrefix(got, "413") {
+		t.Errorf("the client gets %.60q", got)
 	}
 }

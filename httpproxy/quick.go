@@ -108,7 +108,7 @@ func (st *h2Stream) trySend(s *session) bool {
 		return false
 	}
 	x.judged = true
-	if t := x.target; x.close || !t.retries.connect || t.affinity != nil || t.compress != nil || t.llm != nil || t.mirror != nil || t.pages.forServers() {
+	if t := x.target; x.close || !x.inline || !t.retries.connect || t.affinity != nil || t.compress != nil || t.llm != nil || t.mirror != nil || t.pages.forServers() {
 		return false
 	}
 	l, ok := x.target.route.Upstream.TryAcquireKey(s.key(), loop)

@@ -659,3 +659,43 @@ func TestServerOfHTTP1(t *testing.T) {
 		t.Errorf("%d %q", resp.StatusCode, body)
 	}
 }
+
+// TestInterimBesideContent: interim answers that arrive together with the final one, and with more content than a buffer holds, are
+// no failure of the server.
+func TestInterimBesideContent(t *testing.T) {
+	content := strings.Repeat("0123456789", 4000)
+	backend := serveFrames(t, func(s *frames) {
+		for {
+			id, _ := s.request()
+			if id == 0 {
+				return
+			}
+			var all bytes.Buffer
+			one := &frames{Framer: http2.NewFramer(&all, nil)}
+			one.fields(id, false, ":status", "103", "link", "</a>")
+			one.fields(id, false, ":status", "103", "link", "</b>")
+			one.fields(id, false, ":status", "200")
+			for left := content; left != ""; {
+				n := min(len(left), 16<<10)
+				_ = one.WriteData(id, n == len(left), []byte(left[:n]))
+				left = left[n:]
+			}
+			if _, err := s.Conn.Write(all.Bytes()); err != nil {
+				return
+			}
+		}
+	})
+	p := h2cTo(t, backend)
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		client := clientFor(t, proto)
+		for i := range 20 {
+			req, err := http.NewRequest(http.MethodPost, p.url, strings.NewReader("hello"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp, body := doWith(t, client, req); resp.StatusCode != http.StatusOK || body != content {
+				t.Fatalf("%s, request %d: %s, %d bytes", proto, i, resp.Status, len(body))
+			}
+		}
+	}
+}
