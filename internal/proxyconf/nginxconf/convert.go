@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/headpond/headpond/internal/proxyconf"
 	"github.com/headpond/headpond/internal/yamltext"
