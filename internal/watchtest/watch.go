@@ -24,7 +24,7 @@ type counted interface{ Stats() listener.Stats }
 // Between two looks there is a pause of shortest, or of share times what a look takes.
 const (
 	shortest = time.Millisecond
-	share    = 20
+	share    = 50
 )
 
 // Watch looks at r, and calls the other functions, until the end of the test. It must be called before what r does is arranged
