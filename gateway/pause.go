@@ -112,9 +112,8 @@ func (g *Gateway) pauseElsewhere(name string, until time.Time) {
 // pauseToo begins or ends a pause here because the process that has taken over does. It waits for no reload and no drain.
 func (g *Gateway) pauseToo(c pauseChange) {
 	g.mu.Lock()
-	all := slices.Clone(g.backends)
+	all := slices.DeleteFunc(slices.Clone(g.backends), func(b *backend) bool { return b.cfg.Name != c.Upstream })
 	g.mu.Unlock()
-	all = slices.DeleteFunc(all, func(b *backend) bool { return b.cfg.Name != c.Upstream })
 	for _, b := range append(all, g.followers(c.Upstream)...) {
 		if c.Until.IsZero() {
 			b.resume()

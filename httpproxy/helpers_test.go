@@ -15,6 +15,7 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/leaktest"
+	"github.com/headpond/headpond/internal/watchtest"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -84,6 +85,13 @@ func startProxy(t testing.TB, cfg httpproxy.Config) running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	watchtest.Watch(t, p, func() {
+		for _, r := range cfg.Routes {
+			if r.Upstream != nil {
+				r.Upstream.Status()
+			}
+		}
+	})
 	addr := conntest.Run(t, enginetest.Listen(t), p.Serve, func() {
 		http.DefaultClient.CloseIdleConnections()
 		ctx, cancel := context.WithCancel(context.Background())

@@ -211,11 +211,12 @@ func (c *Conn) Close() error {
 
 // close is Close. open reports whether the connection was open.
 func (c *Conn) close() (open bool, err error) {
-	if c.flags.Or(connClosed)&connClosed != 0 {
+	was := c.flags.Or(connClosed)
+	if was&connClosed != 0 {
 		return false, nil
 	}
 	err = c.stream.Close()
-	if c.is(connAccepted) {
+	if was&connAccepted != 0 {
 		c.server.connLimit.release()
 		c.server.forget(c)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/leaktest"
+	"github.com/headpond/headpond/internal/watchtest"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -26,6 +27,7 @@ func start(t *testing.T, cfg listener.Config, h listener.Handler) (s *listener.S
 	if err != nil {
 		t.Fatal(err)
 	}
+	watchtest.Watch(t, s)
 	return s, conntest.Run(t, conntest.Listen(t), s.Serve, s.Close)
 }
 

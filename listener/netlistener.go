@@ -92,7 +92,10 @@ func (l *netListener) offer(c *Conn) {
 		return
 	}
 	c.server = l.srv
-	c.flags.Or(connAccepted)
+	if c.flags.Or(connAccepted)&connClosed != 0 { // an operator has ended it
+		l.srv.connLimit.release()
+		return
+	}
 	if !l.srv.begin(c) {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/watchtest"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -82,4 +83,50 @@ func TestRegister(t *testing.T) {
 		t.Error("a connection in the queue cannot be ended, has streams, or can be ended twice")
 	}
 	conntest.WantGone(t, third)
+}
+
+// TestKilledInTheQueue kills a connection that waits for admission: it gets no session, and no place of the limit.
+func TestKilledInTheQueue(t *testing.T) {
+	s, err := listener.New(listener.Config{Name: "test", MaxConns: 1, Logger: quiet}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watchtest.Watch(t, s)
+	tcp := conntest.Listen(t)
+	l := s.Listener(tcp)
+	t.Cleanup(s.Close)
+	accept := func(client net.Conn) net.Conn {
+		t.Helper()
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.RemoteAddr().String() != client.LocalAddr().String() {
+			t.Errorf("accepted %v, want %v", c.RemoteAddr(), client.LocalAddr())
+		}
+		return c
+	}
+	first := conntest.Dial(t, tcp.Addr().String())
+	holder := accept(first)
+	second := conntest.Dial(t, tcp.Addr().String())
+	var queued listener.Info
+	conntest.Eventually(t, "the second waits", func() bool {
+		for _, i := range s.Sessions() {
+			if i.State == listener.StateQueued {
+				queued = i
+			}
+		}
+		return queued.ID != ""
+	})
+	if id, _, ok := listener.ParseID(queued.ID); !ok || !s.Kill(id, 0) {
+		t.Errorf("cannot end %+v", queued)
+	}
+	conntest.WantGone(t, second)
+	_ = holder.Close()
+	third := conntest.Dial(t, tcp.Addr().String())
+	_ = accept(third).Close()
+	st := s.Stats()
+	if st.Active != 0 || st.Queued != 0 || st.Rejected != 0 || st.Gone != 0 || st.Errors[listener.ReasonKilled] != 1 {
+		t.Errorf("%+v", st)
+	}
 }

@@ -82,10 +82,17 @@ func (s *Server) sessionContext() context.Context {
 
 // admit waits until the connection limit admits c. It returns false if c was rejected, or if the
 // client reset the connection, or ended its stream without sending anything, while it waited. Such
-// a client gets no session, so that a flood of them opens no connections to backends.
+// a client gets no session, so that a flood of them opens no connections to backends. Nor does one
+// whose connection an operator has ended meanwhile.
 func (s *Server) admit(c *Conn) bool {
 	cfg := s.config()
 	waited, err := s.connLimit.acquire(cfg.QueueTimeout)
+	if c.is(connClosed) {
+		if err == nil {
+			s.connLimit.release()
+		}
+		return false
+	}
 	if err == nil && waited && c.clientGone() {
 		s.connLimit.release()
 		s.gone.Add(1)
@@ -157,11 +164,12 @@ func (s *Server) begin(c *Conn) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.stopped {
-		c.flags.Or(connServing)
-		s.unbegun--
+	if s.stopped || c.index == 0 { // 0: an operator has ended it
+		return false
 	}
-	return !s.stopped
+	c.flags.Or(connServing)
+	s.unbegun--
+	return true
 }
 
 // rejectNoHeader counts and logs a connection without a valid PROXY header. A client that

@@ -55,7 +55,7 @@ func (n *nap) Describe(all []listener.Info, base listener.Info) []listener.Info 
 	return append(all, base)
 }
 
-func (n *nap) Kill(uint64) bool { return n.conn.Close() == nil }
+func (n *nap) Kill(stream uint64) bool { return stream == 0 && n.conn.Close() == nil }
 
 // startOn is start on an engine; ok is false where that runs sessions on goroutines.
 func startOn(t *testing.T, h listener.Handler) (s *listener.Server, addr string, ok bool) {

@@ -1,9 +1,15 @@
 package pgproxy_test
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
@@ -39,4 +45,43 @@ func TestKilledInACheck(t *testing.T) {
 			return one[int](t, aside, "select count(pg_terminate_backend(pid)) from pg_locks where not granted and relation = 'pg_settings'::regclass") == 0
 		})
 	}
+}
+
+// beforeSession is a backend that does something before each session begins.
+type beforeSession struct {
+	watched
+	do atomic.Pointer[func()]
+}
+
+// Serve implements pgproxy.Backend.
+func (b *beforeSession) Serve(ctx context.Context, c *pgproxy.Client) error {
+	if do := b.do.Load(); do != nil {
+		(*do)()
+	}
+	return b.watched.Serve(ctx, c)
+}
+
+// TestKilledBeforeAWait kills a client that is about to wait for a server connection: it does not begin to.
+func TestKilledBeforeAWait(t *testing.T) {
+	b := &beforeSession{watched: watched{suspended: make(chan struct{}, 16)}}
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		session(c, pc)
+		pc.Limits.MaxSize, pc.Limits.AcquireTimeout = 1, time.Hour
+		c.Databases = map[string]pgproxy.Backend{"*": b}
+	})
+	b.pg.Store(g.backend)
+	g.connect(t, "")
+	kill := func() {
+		for _, s := range g.Sessions() {
+			if s.Application == "late" {
+				g.kill(t, s)
+			}
+		}
+	}
+	b.do.Store(&kill)
+	ctx, cancel := context.WithTimeout(t.Context(), conntest.Patience)
+	defer cancel()
+	_, err := pgx.Connect(ctx, g.dsn("application_name=late"))
+	wantKilled(t, err)
+	conntest.Eventually(t, "only the holder is left", func() bool { return len(g.Sessions()) == 1 })
 }

@@ -105,7 +105,8 @@ func (s *session) discard() {
 	s.srv, s.machine.server = nil, nil
 }
 
-// beginWait begins a wait that ends with the returned context, which cancel and cutOff end, until acquiring is nil again.
+// beginWait begins a wait that ends with the returned context, which cancel and cutOff end, until acquiring is nil again. It ends at
+// once if a cancel request came before, or an operator has killed the session, when there was nothing to end yet.
 func (s *session) beginWait() context.Context {
 	if s.waitCtx == nil || s.waitCtx.Err() != nil { // a context lasts until it is canceled
 		parent := s.ctx
@@ -117,7 +118,7 @@ func (s *session) beginWait() context.Context {
 	s.cancelMu.Lock()
 	defer s.cancelMu.Unlock()
 	s.acquiring = s.waitCancel
-	if s.canceled {
+	if s.canceled || s.c.killed() {
 		s.canceled = false
 		s.waitCancel()
 	}

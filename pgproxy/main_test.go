@@ -16,6 +16,7 @@ import (
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/internal/watchtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pool"
@@ -57,6 +58,12 @@ func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgpro
 	if err != nil {
 		t.Fatal(err)
 	}
+	watchtest.Watch(t, p, func() {
+		backend.Status()
+		backend.PairList()
+		p.Usage()
+		p.RecentUsage()
+	})
 	addr := conntest.Run(t, enginetest.Listen(t), p.Serve, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

@@ -19,7 +19,7 @@ import (
 
 // watched reports when a session has been suspended.
 type watched struct {
-	pgproxy.Backend // nil; Serve uses pg, and nothing drains it
+	pgproxy.Backend // nil; the methods below use pg, and nothing drains it
 	pg              atomic.Pointer[pgproxy.Postgres]
 	suspended       chan struct{}
 }
@@ -33,6 +33,8 @@ func (w *watched) Serve(ctx context.Context, c *pgproxy.Client) error {
 }
 
 func (w *watched) Unwrap() pgproxy.Backend { return w.pg.Load() }
+
+func (w *watched) Name() string { return "pg" }
 
 func (w *watched) Status() upstream.Status { return upstream.Status{Name: "pg"} }
 

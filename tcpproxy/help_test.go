@@ -13,6 +13,7 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/leaktest"
+	"github.com/headpond/headpond/internal/watchtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/tcpproxy"
 	"github.com/headpond/headpond/upstream"
@@ -41,6 +42,7 @@ func start(t *testing.T, endpoints []string, o tcpproxy.UpstreamOptions, change 
 	if err != nil {
 		t.Fatal(err)
 	}
+	watchtest.Watch(t, p, func() { up.Status() })
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), conntest.Patience)
 		defer cancel()

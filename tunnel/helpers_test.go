@@ -9,6 +9,7 @@ import (
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/leaktest"
+	"github.com/headpond/headpond/internal/watchtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/tunnel"
 )
@@ -57,6 +58,7 @@ func start(t testing.TB, o options) *ends {
 	if e.server, err = tunnel.NewServer(sc); err != nil {
 		t.Fatal(err)
 	}
+	watchtest.Watch(t, e.server, func() { e.server.Tunnel() })
 	e.address = serve(t, e.server)
 	cc := tunnel.ClientConfig{
 		Tunnel: "far", Address: e.address, Dial: e.sockets.dial,
@@ -68,6 +70,7 @@ func start(t testing.TB, o options) *ends {
 	if e.client, err = tunnel.NewClient(cc); err != nil {
 		t.Fatal(err)
 	}
+	watchtest.Watch(t, e.client, func() { e.client.Stats() })
 	t.Cleanup(func() {
 		e.client.Close()
 		e.server.Close()

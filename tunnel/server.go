@@ -192,7 +192,8 @@ func (s *Server) serveConn(ctx context.Context, lc *listener.Conn) {
 	if err != nil {
 		return
 	}
-	conn = conn.(*detachableConn).detach()
+	own := conn.(*detachableConn) //nolint:forcetypeassert // Serve has made it
+	conn = own.Conn
 	if len(pending) > 0 {
 		conn = &prefixed{conn, pending}
 	}
@@ -203,6 +204,9 @@ func (s *Server) serveConn(ctx context.Context, lc *listener.Conn) {
 	mc := cfg.mux(cfg.Listener.Name, s.resume)
 	mc.PSK, mc.PSKs, mc.Authorize = nil, h.keys, h.authorize
 	session, err := mux.Server(ctx, conn, mc)
+	if err == nil || errors.Is(err, mux.ErrResumed) {
+		own.detached.Store(true) // until now an operator can end it
+	}
 	if errors.Is(err, mux.ErrResumed) {
 		return
 	}
@@ -292,15 +296,10 @@ func (l detachingListener) Accept() (net.Conn, error) {
 	return &detachableConn{Conn: c}, nil
 }
 
-// detachableConn is a connection whose Close does nothing once it was detached.
+// detachableConn is a connection whose Close does nothing once a session has taken it.
 type detachableConn struct {
 	net.Conn
 	detached atomic.Bool
-}
-
-func (c *detachableConn) detach() net.Conn {
-	c.detached.Store(true)
-	return c.Conn
 }
 
 // Close implements net.Conn.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/leaktest"
+	"github.com/headpond/headpond/internal/watchtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/udpproxy"
 	"github.com/headpond/headpond/upstream"
@@ -52,6 +53,7 @@ func run(t *testing.T, address string, s upstream.Settings, change func(*udpprox
 	if err != nil {
 		t.Fatal(err)
 	}
+	watchtest.Watch(t, p, func() { up.Status() }, func() { p.Datagrams() })
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), conntest.Patience)
 		defer cancel()

@@ -61,7 +61,7 @@ func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
 	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutAll) }) // the context is common to all sessions
 	s := &session{proxy: p, cfg: p.cfg.Load(), client: c, flow: flowOf(c)}
 	c.Attach(s)
-	s.flow.onClose(s.cutOff)
+	s.flow.onClose(func(why error) { s.cutOff(why) })
 	defer func() {
 		if s.leased { // after a panic, from which the listener recovers, the socket must be closed
 			s.lease.Discard()
@@ -272,12 +272,12 @@ func (s *session) check() {
 	}
 }
 
-// cutOff ends the session; a second call does nothing. Any goroutine may call it.
-func (s *session) cutOff(why error) {
+// cutOff ends the session; false = it was cut off before. Any goroutine may call it.
+func (s *session) cutOff(why error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cut != nil {
-		return
+		return false
 	}
 	s.cut = why
 	if s.cancelWait != nil {
@@ -286,6 +286,7 @@ func (s *session) cutOff(why error) {
 	if s.socket != nil {
 		s.socket.wake()
 	}
+	return true
 }
 
 // cutAll ends all sessions, when their context has ended.
@@ -365,15 +366,4 @@ func (s *session) Describe(all []listener.Info, info listener.Info) []listener.I
 }
 
 // Kill implements listener.Session.
-func (s *session) Kill(stream uint64) bool {
-	if stream != 0 {
-		return false
-	}
-	s.mu.Lock()
-	cut := s.cut
-	s.mu.Unlock()
-	if cut == nil {
-		s.cutOff(errKilled)
-	}
-	return cut == nil
-}
+func (s *session) Kill(stream uint64) bool { return stream == 0 && s.cutOff(errKilled) }

@@ -5,11 +5,15 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/gateway"
+	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/watchtest"
 )
 
 // Parse parses a configuration in which the first string of each pair is replaced by the second.
@@ -57,7 +61,26 @@ func After(t testing.TB, sockets []gateway.Socket, cfg *config.Config) *Gateway 
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Gateway{gw, cfg, stop, make(chan error, 1)}
 	go func() { r.Result <- gw.Run(ctx) }()
+	watch(t, gw)
 	t.Cleanup(func() { gw.Close(); stop() })
 	<-ready
 	return r
+}
+
+// watch reads all pages of the gateway, again and again, until the end of the test.
+func watch(t testing.TB, gw *gateway.Gateway) {
+	t.Helper()
+	pages, err := admin.New(admin.Config{Snapshot: gw.Snapshot, Sessions: gw.Sessions, Alive: gw.Alive, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watchtest.Repeat(t, func() {
+		for _, page := range []string{"/", "/metrics", "/api/v1/status", "/api/v1/sessions"} {
+			got := httptest.NewRecorder()
+			if pages.ServeHTTP(got, httptest.NewRequest(http.MethodGet, page, nil)); got.Code != http.StatusOK {
+				t.Errorf("%s: %d %s", page, got.Code, got.Body)
+			}
+		}
+		gw.Kill("1")
+	})
 }

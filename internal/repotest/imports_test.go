@@ -50,7 +50,8 @@ var layers = []layer{
 	{dir: "internal/proxyconf", imports: []string{"gateway", "httpproxy", "internal"}},
 	{dir: "internal/top", imports: []string{"gateway", "listener"}},
 	{dir: "internal/repotest", imports: []string{"gateway"}},
-	{dir: "internal/gatewaytest", imports: []string{"gateway"}},
+	{dir: "internal/gatewaytest", imports: []string{"gateway", "internal"}},
+	{dir: "internal/watchtest", imports: []string{"listener"}},
 	{dir: "internal/enginetest", imports: []string{"fiber", "internal"}},
 	{dir: "internal/sourcetest", imports: []string{"upstream"}},
 	{dir: "acme", imports: []string{"gateway", "internal"}},
@@ -64,7 +65,7 @@ var layers = []layer{
 }
 
 // testOnly are the packages only tests may import: they never reach the binary.
-var testOnly = []string{"internal/certs", "internal/clienttest", "internal/conntest", "internal/enginetest", "internal/gatewaytest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/sourcetest", "internal/tlstest"}
+var testOnly = []string{"internal/certs", "internal/clienttest", "internal/conntest", "internal/enginetest", "internal/gatewaytest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/sourcetest", "internal/tlstest", "internal/watchtest"}
 
 func TestImportDirection(t *testing.T) {
 	for _, f := range goFiles(t) {

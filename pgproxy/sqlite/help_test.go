@@ -16,6 +16,7 @@ import (
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/leaktest"
+	"github.com/headpond/headpond/internal/watchtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgproxy/sqlite"
@@ -70,6 +71,7 @@ func serve(t testing.TB, b pgproxy.Backend, path string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	watchtest.Watch(t, p, func() { b.Status() })
 	addr := conntest.Run(t, conntest.Listen(t), p.Serve, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

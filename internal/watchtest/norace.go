@@ -1,0 +1,5 @@
+//go:build !race
+
+package watchtest
+
+const raceEnabled = false
