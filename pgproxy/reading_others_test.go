@@ -4,9 +4,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
 )
 
 type otherReading struct{ setting, value, sql string }
@@ -86,4 +88,32 @@ func waysToRead(r otherReading, reported bool) map[string][][]pgwire.Message {
 		ways["a function in a block"] = [][]pgwire.Message{ask("begin"), ask("select reads_otherwise" + strings.TrimSuffix(config[len("set_config"):], ",true)") + ")"), run("s"), ask("rollback")}
 	}
 	return ways
+}
+
+// TestSkippedReadings has a client try a pipeline again and again that fails before a statement that is read again: the gateway has nothing to close
+// for it later.
+func TestSkippedReadings(t *testing.T) {
+	db := pgtest.Shared(t)
+	tape := &tape{to: db.Addr()}
+	at := conntest.Serve(t, tape.serve)
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Endpoints, pc.Limits.MaxSize = upstream.Endpoints(at), 1
+	})
+	w := g.dial(t)
+	w.ask(parse("s", "select date '01/02/2020'")...)
+	w.ask(parse("fails", "select 1/0")...)
+	w.ask(query("set datestyle = 'ISO, DMY'"))
+	for range 40 {
+		w.ask(run("fails", "s")...)
+	}
+	before := tape.count("client> Close S")
+	for i := range 40 {
+		w.ask(parse("n"+itoa(i), "select "+itoa(i))...)
+	}
+	if _, got := w.ask(run("s")...); !has(got, "2020-01-02") {
+		t.Errorf("the statement returns %q", got)
+	}
+	if n := tape.count("client> Close S") - before; n > 3 { // of the reading, and of the statement's setting
+		t.Errorf("the server is to close %d statements", n)
+	}
 }

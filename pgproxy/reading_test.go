@@ -119,7 +119,10 @@ func TestPlansOfAnotherClient(t *testing.T) {
 func TestParsedAgain(t *testing.T) {
 	db := pgtest.Shared(t)
 	makeTempSchemas(t, db)
-	const zoned = "select '2020-01-01 12:00'::timestamptz"
+	const (
+		zoned      = "select '2020-01-01 12:00'::timestamptz"
+		committing = "create or replace procedure commits_CHANNEL(d date) language plpgsql as $$ begin raise notice '%', d; commit; end $$"
+	)
 	for name, requests := range map[string][][]pgwire.Message{
 		"zone":                      {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), run("s"), ask("reset timezone"), run("s")},
 		"dates":                     {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'"), run("s")},
@@ -167,7 +170,7 @@ func TestParsedAgain(t *testing.T) {
 		"a table from WITH":         {parse("t", "create temp table CHANNEL(a) on commit drop as(with w as (select date '01/02/2020') table w)"), ask("set datestyle = 'ISO, DMY'", "begin"), run("t"), ask("table CHANNEL", "commit")},
 		"a view of its time":        {parse("v", "create temp view v_CHANNEL as select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "begin"), run("v"), ask("select * from v_CHANNEL", "rollback")},
 		"vacuum and backslashes":    {parse("v", `vacuum "a\b"`), ask("set standard_conforming_strings = off"), run("v"), ask("select 1")},
-		"CALL that commits":         {ask("create or replace procedure commits_CHANNEL(d date) language plpgsql as $$ begin raise notice '%', d; commit; end $$"), parse("c", "call commits_CHANNEL('01/02/2020')"), ask("set datestyle = 'ISO, DMY'"), run("c"), ask("drop procedure commits_CHANNEL")},
+		"CALL that commits":         {ask(committing), parse("c", "call commits_CHANNEL('01/02/2020')"), ask("set datestyle = 'ISO, DMY'"), run("c"), ask("drop procedure commits_CHANNEL")},
 		"changed in it":             {parse("s", zoned), parse("set", "set timezone = 'Asia/Seoul'"), run("set", "s"), ask("show timezone"), run("s"), ask("reset timezone"), run("s")},
 		"changed in it, in a block": {parse("s", "select date '01/02/2020', interval '-1 2:03'"), parse("set", "set local datestyle = 'ISO, DMY'"), parse("i", "set local intervalstyle = 'sql_standard'"), ask("begin"), run("set", "s", "i", "s"), ask("show datestyle"), run("s"), ask("commit", "show datestyle"), run("s")},
 		"changed in it and back":    {parse("s", "select date '01/02/2020'"), parse("set", "set datestyle = 'ISO, DMY'"), parse("back", "reset datestyle"), run("set", "s", "back", "s"), ask("show datestyle"), run("s")},
@@ -182,6 +185,12 @@ func TestParsedAgain(t *testing.T) {
 		"behind a commit":           {parse("s", zoned), parse("c", "commit"), parse("b", "begin"), parse("set", "set local timezone = 'Asia/Seoul'"), run("b", "set", "s"), run("c", "s"), ask("show timezone"), run("s")},
 		"vacuum, other encoding":    {parse("v", `vacuum "ä"`), parse("", `vacuum "ä"`), ask("set client_encoding = 'LATIN1'"), run("v"), run("")},
 		"vacuum behind a Query":     {parse("v", `vacuum "ä"`), append(ask("set datestyle = 'ISO, DMY'"), run("v")...)},
+		"vacuum behind a Parse":     {parse("v", `vacuum "ä"`), ask("set client_encoding = 'LATIN1'"), append([]pgwire.Message{&pgwire.Parse{Name: "n", Query: "select 1"}}, run("v")...)},
+		"vacuum unnamed at once":    {append(parse("set", "set client_encoding = 'LATIN1'")[:1], parse("", `vacuum "ä"`)...), run("set"), append(run("set"), run("")...)},
+		"CALL behind a Parse":       {ask(committing), parse("c", "call commits_CHANNEL('01/02/2020')"), ask("set datestyle = 'ISO, DMY'"), append([]pgwire.Message{&pgwire.Parse{Name: "n", Query: "select 1"}}, run("c")...), ask("drop procedure commits_CHANNEL")},
+		"CALL described likewise":   {ask(committing), parse("c", "call commits_CHANNEL('01/02/2020')"), ask("set datestyle = 'ISO, DMY'"), append([]pgwire.Message{&pgwire.Parse{Name: "n", Query: "select 1"}, &pgwire.Describe{Object: 'S', Name: "c"}}, run("c")...), ask("drop procedure commits_CHANNEL")},
+		"CALL behind a COMMIT":      {ask(committing), parse("c", "call commits_CHANNEL('01/02/2020')"), parse("commit", "commit"), ask("set datestyle = 'ISO, DMY'", "begin"), append(run("commit"), run("c")...), ask("drop procedure commits_CHANNEL")},
+		"CALL behind a BEGIN":       {ask(committing), parse("c", "call commits_CHANNEL('01/02/2020')"), parse("begin", "begin"), ask("set datestyle = 'ISO, DMY'"), append(run("begin"), run("c")...), ask("rollback", "drop procedure commits_CHANNEL")},
 		"gone":                      {ask("create table CHANNEL (a int)"), parse("s", "select 'x' from CHANNEL"), ask("set timezone = 'Asia/Seoul'", "drop table CHANNEL"), run("s"), ask("select 1")},
 	} {
 		t.Run(name, func(t *testing.T) { sameAsDirect(t, db, requests...) })
