@@ -97,6 +97,7 @@ type Client struct { // 80 bytes, one of the allocator's sizes: there may be ver
 const (
 	clientTLS    = 1 << iota // received bytes may be a part of a TLS record
 	clientKilled             // an operator has ended the session
+	clientLeft               // the client has left, and its server connection has not answered in time
 
 	sequenceLeases = 8 // from this bit on, flags has machine.sequenceLeases while the session is suspended
 )
