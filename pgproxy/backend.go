@@ -100,6 +100,7 @@ const (
 	clientTimedOut             // the client was idle for too long
 	clientCounted              // Proxy.counts has the client
 	clientToldLast             // Goodbye has set the deadline of the last message
+	clientLeft                 // the client has left, and its server connection has not answered in time
 
 	sequenceLeases = 8 // from this bit on, flags has machine.sequenceLeases while the session is suspended
 )

@@ -2,6 +2,7 @@ package pgproxy
 
 import (
 	"errors"
+	"time"
 
 	"github.com/headpond/headpond/pgwire"
 )
@@ -98,3 +99,6 @@ func (d *Machine) Lose() {
 
 // InCopy reports whether the machine knows that the server waits for COPY data.
 func (d *Machine) InCopy() bool { return d.m.st.copyIn }
+
+// SetEndAfter sets how long a server has to end the statement of a client that has left.
+func (p *Proxy) SetEndAfter(d time.Duration) { p.endAfter.Store(int64(d)) }

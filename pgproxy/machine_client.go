@@ -270,6 +270,9 @@ func (m *machine) bind(msg message) (action, error) {
 	if m.st.skips() {
 		return action{do: take}, nil
 	}
+	if m.readsLater(name) {
+		return action{do: wait}, nil
+	}
 	left := m.tracesOfExecute(name)
 	if m.defersTo(left) {
 		return action{do: adapt}, nil
@@ -380,6 +383,8 @@ func (m *machine) describe(msg message) (action, error) {
 	var st *statement
 	var on *serverStatement
 	switch {
+	case object == pgwire.ObjectStatement && m.readsLater(name):
+		return action{do: wait}, nil
 	case object == pgwire.ObjectStatement:
 		m.alone = "" // the server may wait for a lock first
 		server, of, by, ok := m.ensure(name)

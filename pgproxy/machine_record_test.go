@@ -90,6 +90,20 @@ func (t *tape) script(name string) string {
 	return b.String()
 }
 
+// count returns how many of the recorded lines have a prefix.
+func (t *tape) count(prefix string) (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, lines := range t.lines {
+		for _, line := range lines {
+			if strings.HasPrefix(line, prefix) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // serve passes on a connection, and records it unless it is a cancel request. The server's messages end with the client.
 func (t *tape) serve(c *net.TCPConn) {
 	conn, err := net.Dial("tcp", t.to)

@@ -338,6 +338,7 @@ func (m *machine) failed(b []byte) (action, error) {
 	m.undoUnnamed(m.st.undone)
 	m.undo()
 	if m.st.failed.silent {
+		m.restoresAgain = m.restoresAgain || bytes.Contains(b, []byte("\x00C"+pgwire.StateQueryCanceled+"\x00"))
 		return action{do: take}, nil
 	}
 	if instead == nil {

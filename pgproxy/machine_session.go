@@ -94,10 +94,10 @@ func (m *machine) restoreStartupFirst() {
 		return
 	}
 	m.resets = false
-	if !m.reset || m.st.tx != pgwire.TxIdle {
+	if !m.reset && !m.restoresAgain || m.st.tx != pgwire.TxIdle {
 		return
 	}
-	if m.reset = false; len(m.params) > 0 {
+	if m.reset, m.restoresAgain = false, false; len(m.params) > 0 {
 		m.restoreStartup()
 	}
 }

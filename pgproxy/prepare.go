@@ -159,7 +159,7 @@ func (m *machine) prepare(st *statement, read unique.Handle[reading], o op) *ser
 	if st.own == 0 {
 		st.own = on.at
 	}
-	commits := m.needsCommit([]byte(st.body), read)
+	commits := m.needsCommit(st.alone, read)
 	m.beginReading(read, false)
 	o.st, o.on = st, on
 	m.st.push(o)
@@ -220,11 +220,7 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 		if m.redescribed == st {
 			m.redescribed = nil
 		}
-		read := st.read
-		if !st.loose && st.literals {
-			read = m.explicitly(read, []byte(st.body))
-		}
-		on = m.prepare(st, read, op{kind: opInjectedParse})
+		on = m.prepare(st, m.readOf(st), op{kind: opInjectedParse})
 		if st.isDescribed() {
 			m.describedAgain = st
 		}
@@ -275,10 +271,13 @@ func (m *machine) undo() {
 		switch o.kind {
 		case opParse, opInjectedParse:
 			if o.on == nil {
-				if o.local {
+				switch {
+				case o.local:
 					m.setUnderClientName(o.name, nil)
+				case o.kind == opInjectedParse && o.name != "":
+					m.server.stmts.unstale(o.name)
 				}
-				continue // unnamed, or of exposeInPipeline
+				continue // unnamed, or of exposeInPipeline or inject
 			}
 			m.server.stmts.remove(o.on)
 			m.forget(o.name, o.st)

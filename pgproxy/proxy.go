@@ -33,6 +33,7 @@ type Proxy struct {
 	ticks      ticks
 	pins       pinRules
 	history    history
+	endAfter   atomic.Int64 // the constant of that name; tests make it shorter
 
 	mu      sync.Mutex // not held across I/O
 	clients map[uint32]*Client
@@ -64,6 +65,7 @@ func New(cfg Config) (*Proxy, error) {
 		clients: make(map[uint32]*Client), counts: newClientCounts(), aliases: make(map[uint32][]*Client), moved: make(map[*traffic.Cell]*moved),
 		traffic: traffic.NewSet(clientTraffic), history: newHistory(time.Now()), failures: newFailures(),
 	}
+	p.endAfter.Store(int64(endAfter))
 	p.ticks.move()
 	_, _ = rand.Read(p.mockSecret[:])
 	_, _ = rand.Read(p.keySecret[:])

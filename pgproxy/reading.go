@@ -349,11 +349,41 @@ func (m *machine) endReading(read unique.Handle[reading], own, commits bool) {
 	m.setReading(calls, own)
 }
 
-// needsCommit reports whether a transaction that only the reading has begun must be over before a statement: utility statements
-// such as VACUUM must not run in one, and from PostgreSQL 18 on a procedure cannot end that of a pipeline. It is called before
-// the reading is set.
-func (m *machine) needsCommit(body []byte, read unique.Handle[reading]) bool {
-	return read != present && m.st.tx == pgwire.TxIdle && m.st.canExecuteOwn() && (firstWord(body, "call") || !analyzed(body))
+// needsCommit reports whether a transaction that only the reading has begun must be over before a statement that runs alone. It
+// is called before the reading is set.
+func (m *machine) needsCommit(alone bool, read unique.Handle[reading]) bool {
+	return alone && read != present && m.st.tx == pgwire.TxIdle && m.st.canExecuteOwn()
+}
+
+// runsAlone reports whether a text may be that of a statement that fails in a transaction which has begun before it: utility statements such as
+// VACUUM must not run in one, and from PostgreSQL 18 on a procedure cannot end that of a pipeline.
+func runsAlone(body []byte) bool { return firstWord(body, "call") || !analyzed(body) }
+
+// readsLater reports whether a statement that runs alone would be parsed again behind a reading whose transaction cannot be ended there,
+// because messages before it are not answered.
+func (m *machine) readsLater(name []byte) bool {
+	if m.canJudgeAgain() || m.st.canExecuteOwn() {
+		return false
+	}
+	if len(name) == 0 {
+		u := &m.unnamed
+		return u.id != 0 && u.id != m.server.unnamed && u.text != nil && runsAlone(u.text) && m.unnamedRead() != present
+	}
+	st := m.stmts[string(statementKey(name))]
+	if st == nil || !st.alone {
+		return false
+	}
+	m.chooseText(st)
+	on := m.server.stmts.find(st.sharedText)
+	return (on == nil || !st.served(on)) && m.readOf(st) != present
+}
+
+// readOf returns the reading for a Parse of a client's statement, for which chooseText has chosen the text.
+func (m *machine) readOf(st *statement) unique.Handle[reading] {
+	if st.loose || !st.literals {
+		return st.read
+	}
+	return m.explicitly(st.read, []byte(st.body))
 }
 
 // setConfig returns SQL, which is not true, that changes a setting for the transaction.
@@ -373,7 +403,7 @@ func (m *machine) inject(sql string, own bool) {
 		op  op
 		msg pgwire.Message
 	}{
-		{op{kind: opInjectedParse}, &pgwire.Parse{Name: name, Query: sql}},
+		{op{kind: opInjectedParse, name: name}, &pgwire.Parse{Name: name, Query: sql}},
 		{op{kind: opInjectedBind}, &pgwire.Bind{Portal: name, Statement: name}},
 		{op{kind: opInjectedExecute}, &pgwire.Execute{Portal: name}},
 		{op{kind: opInjectedClose}, &pgwire.Close{Object: pgwire.ObjectPortal, Name: name}},

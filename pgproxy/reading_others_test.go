@@ -4,9 +4,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
 )
 
 type otherReading struct{ setting, value, sql string }
@@ -86,4 +88,52 @@ func waysToRead(r otherReading, reported bool) map[string][][]pgwire.Message {
 		ways["a function in a block"] = [][]pgwire.Message{ask("begin"), ask("select reads_otherwise" + strings.TrimSuffix(config[len("set_config"):], ",true)") + ")"), run("s"), ask("rollback")}
 	}
 	return ways
+}
+
+// TestParsedAgainAlone is TestParsedAgain for statements that must not run in a transaction that has begun before them.
+func TestParsedAgainAlone(t *testing.T) {
+	const committing = "create or replace procedure commits_CHANNEL(d date) language plpgsql as $$ begin raise notice '%', d; commit; end $$"
+	for name, requests := range map[string][][]pgwire.Message{
+		"prepared transactions":   {parse("r", "rollback prepared 'CHANNEL'"), parse("c", "create database differs_CHANNEL locale 'nowhere'"), parse("v", `vacuum "ä"`), ask("set datestyle = 'ISO, DMY'"), run("r"), run("c"), run("v")},
+		"vacuum and backslashes":  {parse("v", `vacuum "a\b"`), ask("set standard_conforming_strings = off"), run("v"), ask("select 1")},
+		"CALL that commits":       {ask(committing), parse("c", "call commits_CHANNEL('01/02/2020')"), ask("set datestyle = 'ISO, DMY'"), run("c"), ask("drop procedure commits_CHANNEL")},
+		"vacuum, other encoding":  {parse("v", `vacuum "ä"`), parse("", `vacuum "ä"`), ask("set client_encoding = 'LATIN1'"), run("v"), run("")},
+		"vacuum behind a Query":   {parse("v", `vacuum "ä"`), append(ask("set datestyle = 'ISO, DMY'"), run("v")...)},
+		"vacuum behind a Parse":   {parse("v", `vacuum "ä"`), ask("set client_encoding = 'LATIN1'"), append([]pgwire.Message{&pgwire.Parse{Name: "n", Query: "select 1"}}, run("v")...)},
+		"vacuum unnamed at once":  {append(parse("set", "set client_encoding = 'LATIN1'")[:1], parse("", `vacuum "ä"`)...), run("set"), append(run("set"), run("")...)},
+		"CALL behind a Parse":     {ask(committing), parse("c", "call commits_CHANNEL('01/02/2020')"), ask("set datestyle = 'ISO, DMY'"), append([]pgwire.Message{&pgwire.Parse{Name: "n", Query: "select 1"}}, run("c")...), ask("drop procedure commits_CHANNEL")},
+		"CALL described likewise": {ask(committing), parse("c", "call commits_CHANNEL('01/02/2020')"), ask("set datestyle = 'ISO, DMY'"), append([]pgwire.Message{&pgwire.Parse{Name: "n", Query: "select 1"}, &pgwire.Describe{Object: 'S', Name: "c"}}, run("c")...), ask("drop procedure commits_CHANNEL")},
+		"CALL behind a COMMIT":    {ask(committing), parse("c", "call commits_CHANNEL('01/02/2020')"), parse("commit", "commit"), ask("set datestyle = 'ISO, DMY'", "begin"), append(run("commit"), run("c")...), ask("drop procedure commits_CHANNEL")},
+		"CALL behind a BEGIN":     {ask(committing), parse("c", "call commits_CHANNEL('01/02/2020')"), parse("begin", "begin"), ask("set datestyle = 'ISO, DMY'"), append(run("begin"), run("c")...), ask("rollback", "drop procedure commits_CHANNEL")},
+	} {
+		t.Run(name, func(t *testing.T) { sameAsDirect(t, pgtest.Shared(t), requests...) })
+	}
+}
+
+// TestSkippedReadings has a client try a pipeline again and again that fails before a statement that is read again: the gateway has nothing to close
+// for it later.
+func TestSkippedReadings(t *testing.T) {
+	db := pgtest.Shared(t)
+	tape := &tape{to: db.Addr()}
+	at := conntest.Serve(t, tape.serve)
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Endpoints, pc.Limits.MaxSize = upstream.Endpoints(at), 1
+	})
+	w := g.dial(t)
+	w.ask(parse("s", "select date '01/02/2020'")...)
+	w.ask(parse("fails", "select 1/0")...)
+	w.ask(query("set datestyle = 'ISO, DMY'"))
+	for range 40 {
+		w.ask(run("fails", "s")...)
+	}
+	before := tape.count("client> Close S")
+	for i := range 40 {
+		w.ask(parse("n"+itoa(i), "select "+itoa(i))...)
+	}
+	if _, got := w.ask(run("s")...); !has(got, "2020-01-02") {
+		t.Errorf("the statement returns %q", got)
+	}
+	if n := tape.count("client> Close S") - before; n > 3 { // of the reading, and of the statement's setting
+		t.Errorf("the server is to close %d statements", n)
+	}
 }

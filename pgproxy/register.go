@@ -198,10 +198,13 @@ func (c *Client) Killable(ctx context.Context) (killable context.Context, end fu
 	}
 }
 
-// over returns an error once the session has to end: ctx's error, or errKilled.
+// over returns an error once the session has to end: ctx's error, errKilled or errClientGone.
 func (c *Client) over(ctx context.Context) error {
-	if c.killed() {
+	switch flags := c.flags.Load(); {
+	case flags&clientKilled != 0:
 		return errKilled
+	case flags&clientLeft != 0:
+		return errClientGone
 	}
 	return ctx.Err()
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
 )
 
 // withStartup connects with settings at startup, the values of which may be any bytes.
@@ -179,6 +181,20 @@ func TestSessionResetPrepared(t *testing.T) {
 		do(t, conn, "back")
 		if got := one[string](t, conn, "show work_mem"); got != "7MB" {
 			t.Errorf("work_mem is %s, want 7MB", got)
+		}
+	}
+}
+
+// TestRestoreIsCanceled has the server cancel what restores startup settings, by the client's statement_timeout: they are restored later.
+func TestRestoreIsCanceled(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.Mode = pgproxy.Session })
+	w := g.dial(t, pgwire.Param{Name: "work_mem", Value: "1234kB"})
+	for range 30 {
+		w.ask(query("set statement_timeout = '1ms'"))
+		w.ask(query("reset work_mem"))
+		w.ask(query("set statement_timeout = 0"))
+		if _, got := w.ask(query("show work_mem")); !has(got, "1234kB") {
+			t.Fatalf("work_mem is %q", got)
 		}
 	}
 }

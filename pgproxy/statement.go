@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"crypto/rand"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unique"
@@ -66,6 +67,7 @@ type sharedText struct {
 	steady   bool                    // changesNoSetting, and not sets
 	effect   effect                  // effectOf
 	literals bool                    // hasLiterals
+	alone    bool                    // runsAlone
 	executes []string                // the names of statements that the text executes by SQL, see executedBy; not changed
 	judged   atomic.Pointer[verdict] // the last verdict; see leaves
 	accepted atomic.Bool             // the last server that was asked has accepted the text
@@ -109,7 +111,7 @@ func (t *sharedTexts) get(plan unique.Handle[string], read unique.Handle[reading
 	found := settingsIn(body) // before mu is locked
 	made := &sharedText{textKey: textKey{plan, read, of, string(body)}, sweeps: sweeps(body), fetches: fetches(body), sets: found.any(), executes: executedBy(body)}
 	calm := changesNoSetting(body)
-	made.steady, made.effect, made.literals = !made.sets && calm, effectOf(body, calm, found), hasLiterals(body)
+	made.steady, made.effect, made.literals, made.alone = !made.sets && calm, effectOf(body, calm, found), hasLiterals(body), runsAlone(body)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := t.byKey[made.textKey]
@@ -321,6 +323,16 @@ func (p *prepared) nextStale() (name string) {
 		name, p.stale = p.stale[n-1], p.stale[:n-1]
 	}
 	return name
+}
+
+// unstale removes one of the last names from those of statements that are to be closed: the server has not prepared the statement.
+func (p *prepared) unstale(name string) {
+	for i, stale := range slices.Backward(p.stale) {
+		if stale == name {
+			p.stale = slices.Delete(p.stale, i, i+1)
+			return
+		}
+	}
 }
 
 // clear forgets all statements, after DEALLOCATE ALL or at the end of the server connection.

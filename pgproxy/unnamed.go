@@ -168,7 +168,7 @@ func (m *machine) ensureUnnamed() {
 	case srv.unnamed == m.unnamed.id && m.unnamed.id != 0:
 	case m.unnamed.id != 0 && m.unnamed.text != nil:
 		read := m.unnamedRead()
-		commits := m.needsCommit(m.unnamed.text, read)
+		commits := m.needsCommit(runsAlone(m.unnamed.text), read)
 		m.beginReading(read, false)
 		if id, ok := m.change(op{kind: opInjectedParse}, false); ok {
 			m.sendParse("", string(m.unnamed.text))
