@@ -271,3 +271,16 @@ func CountSessions(f func()) int {
 	f()
 	return int(made.Load())
 }
+
+// Foreseen returns what uploads may soon hold.
+func (p *Proxy) Foreseen() int64 { return p.ledger.foreseen.Load() }
+
+// ForeseenBytes is foreseenBytes.
+const ForeseenBytes = foreseenBytes
+
+// ForeseeFor sets foreseenFor until the returned function is called.
+func ForeseeFor(d time.Duration) (restore func()) {
+	was := foreseenFor
+	foreseenFor = d
+	return func() { foreseenFor = was }
+}

@@ -32,6 +32,7 @@ func (s *session) finish(err error) bool {
 		s.p.done(s.request(), x.target, x.user, x.result)
 	}
 	s.dropTokens()
+	s.endForeseen()
 	s.endCopy()
 	s.releaseOut()
 	if !x.inline {

@@ -48,6 +48,7 @@ type exchange struct {
 	grants       []grant        // fields from the authentication server's answer
 	body         int64          // bytes of the body in the client's buffer, with its framing
 	content      int64          // bytes of its content
+	foreseen     *foreseen      // nil = the body is small, or is an upload's already
 	up           *uploading     // nil unless a fiber sends the body
 	refusals     int            // times an HTTP/2 server has refused the request
 	interims     int            // interim responses to it
@@ -119,6 +120,7 @@ func (s *session) serve(size int) bool {
 	if s.ex.target.route.Upstream == nil {
 		return s.answerItself()
 	}
+	s.foresee()
 	return s.forward()
 }
 

@@ -85,11 +85,15 @@ func startProxy(t testing.TB, cfg httpproxy.Config) running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var upstreams []*httpproxy.Upstream // the test may change the routes
+	for _, r := range cfg.Routes {
+		if r.Upstream != nil {
+			upstreams = append(upstreams, r.Upstream)
+		}
+	}
 	watchtest.Watch(t, p, func() {
-		for _, r := range cfg.Routes {
-			if r.Upstream != nil {
-				r.Upstream.Status()
-			}
+		for _, u := range upstreams {
+			u.Status()
 		}
 	})
 	addr := conntest.Run(t, enginetest.Listen(t), p.Serve, func() {

@@ -98,13 +98,13 @@ func (m *Memory) remove(l *ledger) {
 	m.ledgers = slices.DeleteFunc(m.ledgers, func(o *ledger) bool { return o == l })
 }
 
-// held returns the bytes that are held now.
+// held returns the bytes that are held now, or are foreseen.
 func (m *Memory) held() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := fiber.BuffersHeld()
 	for _, l := range m.ledgers {
-		n += l.held()
+		n += l.held() + l.foreseen.Load()
 	}
 	return n
 }
@@ -121,8 +121,10 @@ type ledger struct {
 	next    atomic.Int64 // when the sums are computed again, as time.Since(ledgerEpoch)
 	full    atomic.Bool  // result of the last sums
 	copies  atomic.Int64 // the bytes of copies for Mirrors
-	_       [128]byte    // separates these from the cache line of the first shard
-	shards  [ledgerShards]account
+	// foreseen is what uploads may soon hold, see session.foresee.
+	foreseen atomic.Int64
+	_        [128]byte // separates these from the cache line of the first shard
+	shards   [ledgerShards]account
 }
 
 // account is a shard of a ledger, alone in its cache lines.
@@ -151,7 +153,7 @@ func (l *ledger) exhausted(now time.Time) bool {
 	at := int64(now.Sub(ledgerEpoch))
 	if next := l.next.Load(); at >= next && l.next.CompareAndSwap(next, at+int64(ledgerInterval)) {
 		limit := l.limit.Load()
-		l.full.Store(limit > 0 && l.held() >= limit || l.memory.held() >= l.memory.limit)
+		l.full.Store(limit > 0 && l.held()+l.foreseen.Load() >= limit || l.memory.held() >= l.memory.limit)
 	}
 	return l.full.Load()
 }

@@ -25,6 +25,7 @@ const (
 type uploading struct {
 	to       *httppool.Conn // connection of the lease; x.lease itself can change while the body is sent
 	finished fiber.Group
+	foreseen *foreseen // of the exchange, until uploaded
 	state    atomic.Int32
 	begun    atomic.Bool  // some of the body has arrived
 	began    time.Time    // a time with a monotonic reading
@@ -74,8 +75,8 @@ var errNoUpload = fmt.Errorf("%w: %w", httppool.ErrRequestBody, errPanicked)
 
 // startUpload starts a fiber that sends the body while the session waits for the response.
 func (s *session) startUpload() {
-	up := &uploading{to: s.ex.lease.Value(), err: errNoUpload, began: time.Now(), mayKeep: s.keeps()}
-	s.ex.up = up
+	up := &uploading{to: s.ex.lease.Value(), err: errNoUpload, began: time.Now(), mayKeep: s.keeps(), foreseen: s.ex.foreseen}
+	s.ex.up, s.ex.foreseen = up, nil
 	up.in.use(s.client.conn)
 	up.in.held = &s.held
 	up.finished.Go(func() {
@@ -90,6 +91,7 @@ func (s *session) startUpload() {
 
 // uploaded is called when the upload has ended.
 func (s *session) uploaded(up *uploading) {
+	up.foreseen.end()
 	if up.err == nil {
 		up.state.Store(uploadSent)
 	} else {
