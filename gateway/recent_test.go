@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
@@ -64,10 +66,17 @@ upstreams:
 	askBoth("53100") // before the first count: of any age
 	g.KeepTotal(time.Now())
 	askBoth("P0001") // an error of the application
+	// Statements can cause these, too.
+	for _, wrong := range []string{"select pg_describe_object(1, 1, 0)", "do $$ begin raise sqlstate '53400'; end $$"} {
+		var failed *pgconn.PgError
+		if _, err := conn.Exec(context.Background(), wrong); !errors.As(err, &failed) || failed.Code != "XX000" && failed.Code != "53400" {
+			t.Fatalf("%s: %v", wrong, err)
+		}
+	}
 	site := "upstream site, endpoint " + broken.Listener.Addr().String() + ": of 20 requests in the last minute 20 were answered with a status of 500 or more"
 	conntest.Eventually(t, site, func() bool { return trouble() == site })
 	askBoth("53100")
-	pg := "upstream pg, endpoint " + db.Addr() + ": of 8 requests in the last minute 4 ended with an error of the server itself, of SQLSTATE class 53"
+	pg := "upstream pg, endpoint " + db.Addr() + ": of 10 requests in the last minute 4 ended with an error of the server itself, of SQLSTATE class 53"
 	conntest.Eventually(t, pg, func() bool { return strings.Contains(trouble(), pg) })
 	g.KeepTotal(time.Now().Add(2 * time.Minute))
 	if got := trouble(); got != "" {
