@@ -21,18 +21,24 @@ import (
 func TestServersThatAnswerWithErrors(t *testing.T) {
 	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", http.StatusInternalServerError) }))
 	defer broken.Close()
+	strict := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "unknown method", http.StatusNotImplemented)
+	}))
+	defer strict.Close() // what it answers is the fault of its clients
 	good, db := webServer(t, "good"), pgtest.Start(t)
-	listen := freeAddresses(t, 3)
+	listen := freeAddresses(t, 4)
 	g := run(t, parse(t, `
 admin: {admin}
 listeners:
   - {name: db, protocol: postgres, listen: "{pg}", upstream: pg}
   - {name: web, protocol: http, listen: "{web}", upstream: site}
+  - {name: other, protocol: http, listen: "{other}", upstream: strict}
 upstreams:
   pg: {endpoints: ["{db}"], postgres: {user: "{user}", password: "{password}", dbname: postgres}}
   site: {endpoints: ["{good}", "{broken}"], balance: round_robin}
-`, "{admin}", listen[0], "{pg}", listen[1], "{web}", listen[2], "{db}", db.Addr(), "{user}", db.Superuser(), "{password}", db.Password(),
-		"{good}", good, "{broken}", broken.Listener.Addr().String()))
+  strict: {endpoints: ["{strict}"]}
+`, "{admin}", listen[0], "{pg}", listen[1], "{web}", listen[2], "{other}", listen[3], "{db}", db.Addr(), "{user}", db.Superuser(), "{password}", db.Password(),
+		"{good}", good, "{strict}", strict.Listener.Addr().String(), "{broken}", broken.Listener.Addr().String()))
 	trouble := func() string {
 		t.Helper()
 		_, body, err := get(client(t), "http://"+listen[0]+"/api/v1/status")
@@ -57,8 +63,8 @@ upstreams:
 				t.Fatal("no error")
 			}
 		}
-		for range 40 {
-			if _, _, err := get(client(t), "http://"+listen[2]); err != nil {
+		for i := range 60 {
+			if _, _, err := get(client(t), "http://"+listen[2+i/40]); err != nil {
 				t.Fatal(err)
 			}
 		}
