@@ -323,7 +323,9 @@ func (s *combineServers) serveCoded(w http.ResponseWriter, req *http.Request) {
 	if want := c.serverName(); want != "coded" {
 		s.round.failed(c, "the server coded gets it, not %s", want)
 	}
-	if try.fault != "early" {
+	// Go's server ends the connection, with all its streams, if trailers come on a stream that it has closed. So an answer is not
+	// early if trailers may be on their way.
+	if try.fault != "early" || c.trailers {
 		body, err := io.ReadAll(req.Body)
 		s.checkBody(c, req, body, err)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/traffic"
 )
 
@@ -71,12 +72,13 @@ func failures(r *traffic.Row) float64 {
 	return float64(r.Counts[classOf(0)] + r.Counts[classOf(http.StatusInternalServerError)])
 }
 
-// Counts of an endpoint that a route does not have; all are about HTTP/2.
+// Counts of an endpoint that a route does not have; those of connections and streams are about HTTP/2.
 const (
 	connsOpened = statusClasses + iota
 	connsClosed
 	connsLeft      // ended by GOAWAY
 	streamsRefused // ended by REFUSED_STREAM
+	serversOwn     // answers with a status that is a server's failure, see httpwire.ServerFailed
 	endpointCounts
 )
 
@@ -90,7 +92,7 @@ var endpointTraffic = &traffic.Schema{
 		},
 	}},
 	Summary: &traffic.Summary{
-		Unit: "requests", Done: answers, Failed: traffic.Count(classOf(http.StatusInternalServerError)), Time: traffic.Time(requestTime),
+		Unit: "requests", Done: answers, Failed: traffic.Count(serversOwn), Time: traffic.Time(requestTime),
 		Failure: "were answered with a status of 500 or more", Tolerated: toleratedErrors,
 	},
 }
@@ -219,6 +221,9 @@ func (s *session) measureTry(status int, ended time.Time) {
 	}
 	endpoint := cell.Shard(int(s.shard))
 	endpoint.Add(classOf(status), 1)
+	if httpwire.ServerFailed(status) {
+		endpoint.Add(serversOwn, 1)
+	}
 	if !x.upgraded {
 		endpoint.Observe(requestTime, ended.Sub(x.sent))
 	}

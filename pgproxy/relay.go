@@ -647,7 +647,7 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 	if code == pgwire.StateAdminShutdown && !errors.Is(cause, errRemoved) { // a server that shuts down takes transactions with it
 		s.c.countFailure()
 	}
-	s.lease.Traffic().Shard(s.meter.index).Add(classOf(code), 1)
+	s.countAt([]byte(code))
 	if fatal, ok := errors.AsType[*fatalError](cause); ok && !stay {
 		s.c.Writer.Header(pgwire.TypeErrorResponse, len(fatal.body))
 		_, _ = s.c.Writer.Write(fatal.body) // Flush reports the error

@@ -20,11 +20,13 @@ const (
 	endpointTimings = timeWithin
 )
 
-// Counts of a client: its errors by class, and these. Endpoints have errors only.
+// Counts of a client: its errors by class, and these. Endpoints have their errors by class, and serversOwn.
 var (
 	moreQueries = len(errorClasses)     // queries after the first one in requests that are a whole transaction, and all queries of others
 	atOnce      = len(errorClasses) + 1 // leases without a wait: a count is cheaper than a timing of 0
 	serious     = len(errorClasses) + 2 // those of the errors that isFailure is about
+
+	serversOwn = len(errorClasses) // those of an endpoint's errors that isServersOwn is about
 )
 
 // errorClasses are PostgreSQL's error classes, sorted: the first two characters of a SQLSTATE. The last one is for
@@ -81,7 +83,7 @@ var clientTraffic = &traffic.Schema{
 }
 
 var endpointTraffic = &traffic.Schema{
-	Counts: len(errorClasses), Timings: endpointTimings,
+	Counts: len(errorClasses) + 1, Timings: endpointTimings,
 	Views: []traffic.View{{
 		Counters: byClass("postgres_upstream_errors_total", "Errors that an endpoint answered, by class of SQLSTATE."),
 		Histograms: []traffic.Timer{{
@@ -89,17 +91,9 @@ var endpointTraffic = &traffic.Schema{
 		}},
 	}},
 	Summary: &traffic.Summary{
-		Unit: "requests", Done: traffic.Counted(timeAlone), Failed: seriousOf, Time: traffic.Time(timeAlone),
+		Unit: "requests", Done: traffic.Counted(timeAlone), Failed: traffic.Count(serversOwn), Time: traffic.Time(timeAlone),
 		Failure: "ended with an error of the server itself, of SQLSTATE class 53, 58, F0 or XX (53100: its disk is full); its log has the message",
 	},
-}
-
-// seriousOf returns the errors of an endpoint that isFailure is about by their class alone.
-func seriousOf(r *traffic.Row) (n float64) {
-	for _, class := range []string{"53", "58", "F0", "XX"} {
-		n += float64(r.Counts[classOf(class)])
-	}
-	return n
 }
 
 func byClass(name, help string) []traffic.Counter {
@@ -227,6 +221,24 @@ func isFailure[T string | []byte](code T) bool {
 	return string(code) == pgwire.StateCrashShutdown || string(code) == pgwire.StateCannotConnectNow
 }
 
+// isServersOwn reports whether an error of an endpoint is the server's own. Two of these classes are not: any client can cause
+// the internal error XX000, by which extensions such as PostGIS answer malformed input, and 53400, by a query that is larger
+// than temp_file_limit.
+func isServersOwn[T string | []byte](code T) bool {
+	if len(code) < 2 || string(code) == "XX000" || string(code) == "53400" {
+		return false
+	}
+	return slices.Contains([]string{"53", "58", "F0", "XX"}, string(code[:2]))
+}
+
+// countAt counts an error of the endpoint that the session uses.
+func (s *session) countAt(code []byte) {
+	shard := s.lease.Traffic().Shard(s.meter.index)
+	if shard.Add(classOf(code), 1); isServersOwn(code) {
+		shard.Add(serversOwn, 1)
+	}
+}
+
 // measure counts the request that ReadyForQuery has ended, and returns its end, by clock; 0 = no request was under
 // way. mu is held if a server reader runs.
 func (s *session) measure(status pgwire.TxStatus) (now time.Duration) {
@@ -254,12 +266,11 @@ func (s *session) count(msg message, act action) {
 func (s *session) countError(b []byte) {
 	_, code, _ := bytes.Cut(b, []byte("\x00C"))
 	code, _, _ = bytes.Cut(code, []byte{0})
-	class := classOf(code)
-	s.meter.shard.Add(class, 1)
+	s.meter.shard.Add(classOf(code), 1)
 	if isFailure(code) {
 		s.meter.shard.Add(serious, 1)
 	}
-	s.lease.Traffic().Shard(s.meter.index).Add(class, 1)
+	s.countAt(code)
 }
 
 // countUpstreams notes the upstream of each of set's databases, and makes its series appear before its first use.

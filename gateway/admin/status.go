@@ -195,7 +195,7 @@ type Endpoint struct {
 type Answered struct {
 	Unit   string  `json:"unit"`   // requests
 	Done   float64 `json:"done"`   // of all
-	Failed float64 `json:"failed"` // HTTP: with a status of 500 or more; PostgreSQL: with an error of SQLSTATE class 53, 58, F0 or XX
+	Failed float64 `json:"failed"` // HTTP: with a status of 500 or more, except 501 and 505; PostgreSQL: with an error of SQLSTATE class 53, 58, F0 or XX, except 53400 and XX000
 	as     *traffic.Summary
 }
 
