@@ -443,7 +443,16 @@ func TestStageOfAnUnansweredCheck(t *testing.T) {
 		cfg.Health = upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Interval: time.Millisecond, Timeout: time.Second, Probe: probe}
 		cfg.Interrupt = func(*conn, error) {}
 		u := start(t, cfg)
-		conntest.Eventually(t, want, func() bool { return u.Status().Endpoints[0].LastError == want })
+		last := ""
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("the last error is %q", last)
+			}
+		})
+		conntest.Eventually(t, want, func() bool {
+			last = u.Status().Endpoints[0].LastError
+			return last == want
+		})
 	}
 }
 
