@@ -88,7 +88,7 @@ type Client struct { // 80 bytes, one of the allocator's sizes: there may be ver
 
 	worker   atomic.Pointer[worker] // nil = nothing runs for the client
 	id       uint32                 // the process ID that the client gets; the key in Proxy.clients
-	state    atomic.Int32           // clientBusy, clientIdle, clientInterrupted, clientOpen
+	state    atomic.Int32           // one of the constants from clientBusy on
 	activity activity
 	flags    atomic.Uint32
 }
@@ -97,7 +97,6 @@ type Client struct { // 80 bytes, one of the allocator's sizes: there may be ver
 const (
 	clientTLS      = 1 << iota // received bytes may be a part of a TLS record
 	clientKilled               // an operator has ended the session
-	clientTimedOut             // the client was idle for too long
 	clientCounted              // Proxy.counts has the client
 	clientToldLast             // Goodbye has set the deadline of the last message
 	clientLeft                 // the client has left, and its server connection has not answered in time
@@ -118,7 +117,15 @@ func (c *Client) isTLS() bool  { return c.flags.Load()&clientTLS != 0 }
 func (c *Client) killed() bool { return c.flags.Load()&clientKilled != 0 }
 
 // timedOut reports whether the session is to end because the client was idle for too long.
-func (c *Client) timedOut() bool { return c.flags.Load()&clientTimedOut != 0 }
+func (c *Client) timedOut() bool { return c.state.Load() == clientTimedOut }
+
+// interrupted reports whether the wait of an idle client is over, and the session with it.
+func (c *Client) interrupted() bool { return c.state.Load() == clientInterrupted || c.timedOut() }
+
+// becomeIdle notes that the session waits at a boundary. It returns false if the session was interrupted there.
+func (c *Client) becomeIdle() bool {
+	return c.state.CompareAndSwap(clientBusy, clientIdle) || c.state.Load() == clientIdle
+}
 
 // Login has a client's startup parameters. Clients with the same parameters, which have proven the same secret, share one:
 // it must not be changed.
@@ -166,7 +173,8 @@ const (
 	clientBusy int32 = iota
 	clientIdle
 	clientInterrupted
-	clientOpen // a drain waits for a client that holds something: see NextInTransaction
+	clientOpen     // a drain waits for a client that holds something: see NextInTransaction
+	clientTimedOut // interrupted, because it was idle for too long
 )
 
 // Draining returns a channel that is closed when the proxy begins to drain.
@@ -266,14 +274,19 @@ func (c *Client) Current() Backend { return c.proxy.settings.Load().backend(c.Da
 // disconnects meanwhile, the function of OnCancel is called. Done ends it.
 func (c *Client) Working() { c.activity.set(c.proxy.ticks.now.Load(), true) }
 
-// Done ends the mark of Working.
+// Done ends the mark of Working. The time for which the client is idle begins.
 func (c *Client) Done() { c.activity.set(c.proxy.ticks.now.Load(), false) }
 
 // NextIdle waits for the next message at a boundary where the session could end: no transaction is open, and
 // everything is answered. It first flushes Writer if no message has arrived, and gives buffers back during the wait.
 // It returns ErrDraining when the session is to end there, and may return ErrSuspended when the client sends nothing for a
 // while: see Session.
-func (c *Client) NextIdle() (pgwire.Header, error) { return c.nextIdle(c.patience()) }
+func (c *Client) NextIdle() (pgwire.Header, error) {
+	if c.activity.n.Load() != 0 {
+		c.Done() // what the backend has done for the client may have taken long
+	}
+	return c.nextIdle(c.patience())
+}
 
 // nextIdle is NextIdle with the time after which the session is suspended.
 func (c *Client) nextIdle(wait time.Duration) (pgwire.Header, error) {
@@ -285,16 +298,18 @@ func (c *Client) nextIdle(wait time.Duration) (pgwire.Header, error) {
 	}
 	c.Writer.Release()
 	c.Reader.Release()
-	c.state.Store(clientIdle)
-	if c.ends() {
+	if !c.becomeIdle() || c.ends() {
 		return pgwire.Header{}, ErrDraining
 	}
 	if c.Session != nil && c.suspend(wait) {
 		return pgwire.Header{}, ErrSuspended
 	}
 	h, err := c.Reader.Next()
-	if !c.state.CompareAndSwap(clientIdle, clientBusy) || c.timedOut() {
+	if !c.state.CompareAndSwap(clientIdle, clientBusy) {
 		return pgwire.Header{}, ErrDraining
+	}
+	if err == nil {
+		c.Done()
 	}
 	return h, err
 }

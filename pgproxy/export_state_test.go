@@ -100,5 +100,23 @@ func (d *Machine) Lose() {
 // InCopy reports whether the machine knows that the server waits for COPY data.
 func (d *Machine) InCopy() bool { return d.m.st.copyIn }
 
+// Tick returns the number of the present tick.
+func (p *Proxy) Tick() uint32 { return p.ticks.now.Load() }
+
+// EndIdleBefore ends the sessions of clients that have been idle since before a tick.
+func (p *Proxy) EndIdleBefore(tick uint32) { p.endIdleBefore(int64(tick)) }
+
+// Idle returns how many clients are idle outside a transaction.
+func (p *Proxy) Idle() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.clients {
+		if c.state.Load() == clientIdle {
+			n++
+		}
+	}
+	return n
+}
+
 // SetEndAfter sets how long a server has to end the statement of a client that has left.
 func (p *Proxy) SetEndAfter(d time.Duration) { p.endAfter.Store(int64(d)) }

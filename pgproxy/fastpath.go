@@ -119,8 +119,7 @@ func (s *session) stepFastPath() (over bool) {
 // ask waits for the client's next request and sends it on.
 func (s *session) ask() (waits, over bool) {
 	c, x := s.c, &s.x
-	c.state.Store(clientIdle)
-	if c.ends() || c.AccessLog() {
+	if !c.becomeIdle() || c.ends() || c.AccessLog() {
 		return false, true
 	}
 	b, over := x.client.TryRead(s.idlePatience())

@@ -9,8 +9,12 @@ import (
 // endIdle ends the sessions of clients that have been idle for longer than limit: see Config.ClientIdleTimeout. A client that
 // has made no request yet is idle since the first call that finds it so.
 func (p *Proxy) endIdle(limit time.Duration) {
+	p.endIdleBefore(int64(p.ticks.now.Load()) - int64((limit+tick-1)/tick))
+}
+
+// endIdleBefore ends the sessions of clients that have been idle since before tick last.
+func (p *Proxy) endIdleBefore(last int64) {
 	now := p.ticks.now.Load()
-	last := int64(now) - int64((limit+tick-1)/tick)
 	var late []*Client
 	p.mu.Lock()
 	for _, c := range p.clients {
@@ -32,10 +36,9 @@ func (c *Client) idleBefore(last int64) bool {
 
 // endIdle ends the session, unless the client has become active.
 func (c *Client) endIdle(last int64) {
-	if !c.idleBefore(last) || !c.state.CompareAndSwap(clientIdle, clientInterrupted) {
+	if !c.idleBefore(last) || !c.state.CompareAndSwap(clientIdle, clientTimedOut) {
 		return
 	}
-	c.flags.Or(clientTimedOut)
 	c.CountError(listener.ReasonTimeout)
 	_ = c.Conn.SetReadDeadline(unixPast)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
 )
 
 // TestClientIdleTimeout: a reload that sets the time-out ends clients that are idle, whatever they have done before, and no
@@ -62,4 +63,70 @@ func endsIdleClients(t *testing.T, secure *tls.Config, sslmode string) {
 		t.Errorf("%d sessions count as timed out, want %d", n, len(idle))
 	}
 	conntest.Eventually(t, "no server connection is in use", func() bool { return g.backend.Status().Endpoints[0].Pool.InUse == 0 })
+}
+
+// TestActiveClientsStay: whatever a client sends, it is not idle since an earlier time than that of the last answer.
+func TestActiveClientsStay(t *testing.T) {
+	for name, mode := range map[string]pgproxy.Mode{"transaction": pgproxy.Transaction, "session": pgproxy.Session} {
+		t.Run(name, func(t *testing.T) {
+			withAndWithoutTLS(t, func(t *testing.T, secure *tls.Config, sslmode string) { activeClientsStay(t, mode, secure, sslmode) })
+		})
+	}
+}
+
+func activeClientsStay(t *testing.T, mode pgproxy.Mode, secure *tls.Config, sslmode string) {
+	db := pgtest.Shared(t)
+	g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		c.Mode, c.TLS, pc.Limits.MaxSize, c.MaxPinned, c.ShowStatements = mode, secure, 20, 19, true
+	})
+	ask := func(w *wire, name string, requests ...pgwire.Message) {
+		t.Helper()
+		if w.send(requests...); requests == nil {
+			return
+		}
+		for typ, body := w.read(); typ != pgwire.TypeReadyForQuery; typ, body = w.read() {
+			if typ == pgwire.TypeErrorResponse {
+				t.Fatalf("%s: %q", name, body)
+			}
+		}
+	}
+	sync := []pgwire.Message{&pgwire.Sync{}}
+	requests := map[string][2][]pgwire.Message{
+		"asks":            {nil, {query("select 1")}},
+		"executes":        {parse("s", "select 1"), run("s")},
+		"pinned":          {{query("create temp table active (n int)")}, {query("select 1")}},
+		"pinned, syncs":   {{query("create temp table active (n int)")}, sync},
+		"listens":         {{query("listen active")}, {query("select 1")}},
+		"listens, syncs":  {{query("listen active")}, sync},
+		"syncs":           {nil, sync},
+		"empty":           {nil, {query("")}},
+		"parses":          {nil, parse("", "select 1")},
+		"ends its block":  {{query("begin; select 1")}, {query("commit")}},
+		"waits for a row": {nil, {query("select pg_advisory_xact_lock(57005)")}},
+	}
+	clients := map[string]*wire{}
+	for name, r := range requests {
+		clients[name] = newWire(t, g.connect(t, sslmode).PgConn().Conn())
+		ask(clients[name], name, r[0]...)
+	}
+	holder := db.Connect(t)
+	do(t, holder, "select pg_advisory_lock(57005)")
+	slow := clients["waits for a row"]
+	slow.send(requests["waits for a row"][1]...)
+	waitFor(t, g, "57005")
+	before := g.Tick()
+	conntest.Eventually(t, "time passes", func() bool { return g.Tick() > before })
+	now := g.Tick()
+	for name, w := range clients {
+		if w != slow {
+			ask(w, name, requests[name][1]...)
+		}
+	}
+	do(t, holder, "select pg_advisory_unlock(57005)")
+	slow.until(pgwire.TypeReadyForQuery)
+	conntest.Eventually(t, "all are idle", func() bool { return g.Idle() == len(clients) })
+	g.EndIdleBefore(now)
+	for name, w := range clients {
+		ask(w, name, query("select 1"))
+	}
 }

@@ -39,6 +39,13 @@ func (t *activity) set(now uint32, works bool) {
 	t.n.Store(n)
 }
 
+// renew is set for a session that waits for its client, from another goroutine: it does not end a wait for the server.
+func (t *activity) renew(now uint32) {
+	if n := t.n.Load(); n&1 == 0 {
+		t.n.CompareAndSwap(n, now<<1)
+	}
+}
+
 // entry is a Client in the register of sessions.
 type entry Client
 
@@ -74,7 +81,7 @@ func (e *entry) Describe(all []listener.Info, info listener.Info) []listener.Inf
 		info.Since = timeOfTick(n >> 1)
 	}
 	switch c.state.Load() {
-	case clientIdle, clientInterrupted:
+	case clientIdle, clientInterrupted, clientTimedOut:
 		info.State = listener.StateIdle
 	case clientOpen:
 		info.State = listener.StateInTransaction

@@ -63,7 +63,9 @@ func (s *session) readServer() {
 func (s *session) readerAnswered() {
 	free := s.machine.over()
 	if s.machine.st.serverSilent() && s.readerActivity.n.Load()&1 == 1 {
-		s.readerActivity.set(s.c.proxy.ticks.now.Load(), false)
+		now := s.c.proxy.ticks.now.Load()
+		s.readerActivity.set(now, false)
+		s.c.activity.renew(now)
 	}
 	switch {
 	case s.learning && s.machine.canJudgeAgain():

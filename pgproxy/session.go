@@ -433,7 +433,7 @@ func (s *session) waitEnded(again bool, err error) (bool, error) {
 	switch {
 	case s.broken != nil:
 		return again, s.broken
-	case !s.c.state.CompareAndSwap(clientIdle, clientBusy) && s.c.state.Load() == clientInterrupted:
+	case !s.c.state.CompareAndSwap(clientIdle, clientBusy) && s.c.interrupted():
 		return again, ErrDraining
 	case s.nudged:
 		s.nudged = false
@@ -441,6 +441,9 @@ func (s *session) waitEnded(again bool, err error) (bool, error) {
 		if isTimeout(err) && s.c.over(s.ctx) == nil {
 			return true, nil
 		}
+	}
+	if err == nil && !again {
+		s.c.Done() // the client has sent something
 	}
 	return again, err
 }
@@ -473,6 +476,7 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 func (s *session) idleAfterFast() (h pgwire.Header, ok bool, err error) {
 	s.wasIdle = true
 	if s.x.took && s.c.Reader.Buffered() >= headerSize { // this request is served even during a drain
+		s.c.Done() // as nextIdle does
 		s.ensureWork()
 		h, err = s.c.Reader.Next()
 		return h, true, err

@@ -206,7 +206,7 @@ func (s *session) wakeUp(ctx context.Context) {
 // reason.
 func (s *session) clearDeadline() {
 	_ = s.c.Conn.SetReadDeadline(time.Time{})
-	if s.c.over(s.ctx) != nil || s.c.state.Load() == clientInterrupted {
+	if s.c.over(s.ctx) != nil || s.c.interrupted() {
 		_ = s.c.Conn.SetReadDeadline(unixPast)
 	}
 }
