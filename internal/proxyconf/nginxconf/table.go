@@ -112,7 +112,7 @@ func (c *converter) report(block *directive, _ string) {
 		case d.name() == "map":
 			continue // where the variable is used it is carried, or reported
 		case d.name() == "break":
-			continue // after rewrites that have been carried it has no effect
+			continue // see stops
 		case strings.Contains(d.name(), "_by_lua"):
 			n = note{missing, "the gateway runs no Lua; requests that it refused are LET THROUGH"}
 		case !known:
