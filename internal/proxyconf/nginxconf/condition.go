@@ -47,6 +47,9 @@ func compare(op, value string) func(string) bool {
 	return e.MatchString
 }
 
+// maxBreaks bounds the lines with break of a block: each makes the conditions of all lines after it longer.
+const maxBreaks = 32
+
 // stops returns the conditions under which nginx does not look at directives of a block, as a break before them has ended its
 // rules of rewriting; nil if nothing does.
 func (v *view) stops(block *directive) map[*directive]*proxyconf.Cond {
@@ -75,10 +78,17 @@ func (v *view) stops(block *directive) map[*directive]*proxyconf.Cond {
 		}
 		return proxyconf.Const(false)
 	}
+	n := 0
 	for _, d := range block.block {
-		if all[d] = stopped; breaks(d) {
-			stopped = proxyconf.Either(stopped, stop(d))
+		all[d] = stopped
+		if !breaks(d) {
+			continue
 		}
+		if n++; n > maxBreaks {
+			v.missing(d, "of a block %d lines with break are carried: lines after this one hold for its requests, too", maxBreaks)
+			continue
+		}
+		stopped = proxyconf.Either(stopped, stop(d))
 	}
 	return all
 }
