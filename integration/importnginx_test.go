@@ -181,6 +181,23 @@ var nginxCases = map[string]string{
 		location = /old { proxy_pass http://SERVER(g)$request_uri; }
 	}
 `,
+	"rewriting": `
+	map $http_x_beta $pool { default SERVER(a); \1 SERVER(b); }
+	map $scheme $plain { HTTP 1; }
+	geo $outside { 127.0.0.0/8 0; ::1 0; 127.0.0.0/8 1; ::1 1; }
+	server {
+		listen LISTEN(web);
+		proxy_set_header Host $host;
+		set $up SERVER(c);
+		location / { proxy_pass http://$up; }
+		location /admin { proxy_pass http://$pool; }
+		location /api/ { if ($http_x_beta) { break; } if ($uri ~ ^/api/) { proxy_pass http://SERVER(d); } proxy_pass http://SERVER(e); }
+		location /static/ { rewrite ^/static/a(.*)$ /b$1 break; return 403; proxy_pass http://SERVER(static); }
+		location /users/ { set $up SERVER(f); location /users/7/ { proxy_pass http://$up; } proxy_pass http://$up; }
+		location /v1/ { if ($outside) { return 403; } proxy_pass http://SERVER(v); }
+		location = /x { if ($plain) { return 405; } proxy_pass http://SERVER(x); }
+	}
+`,
 	"tls": `
 	server { listen LISTEN(plain); return 301 https://$host$request_uri; }
 	server {

@@ -207,20 +207,31 @@ func (p *place) parse(words []word) (f fetch, err error) {
 	return f, nil
 }
 
-// variable returns what a variable is made of, if one line sets it, for all requests; else "".
+// variable returns what a variable is made of, if one line sets it, for all requests, before others look at it; else "".
 func (p *place) variable(name string) (value string) {
+	looks := []string{} // names of conditions that look at it
 	for _, l := range p.lines {
-		if l.words[0] != "http-request" || !strings.HasPrefix(l.arg(1), "set-var(") && !strings.HasPrefix(l.arg(1), "unset-var(") {
+		if l.words[0] == "acl" && strings.Contains(strings.Join(l.words[2:], " "), "var("+name) {
+			looks = append(looks, l.arg(1))
+		}
+	}
+	early := false
+	for _, l := range p.lines {
+		action, arg, _ := strings.Cut(l.arg(1), "(")
+		if !strings.HasPrefix(action, "set-var") && action != "unset-var" || !strings.HasPrefix(arg, name+")") && !strings.HasPrefix(arg, name+",") {
+			// tcp-request comes before http-request, and use_backend behind it
+			early = early || (l.words[0] == "tcp-request" || l.words[0] == "http-request" && value == "") && slices.ContainsFunc(l.words, func(w word) bool {
+				return strings.Contains(w, "var("+name) || slices.Contains(looks, strings.TrimLeft(w, "!"))
+			})
 			continue
 		}
-		if inner, ok := strings.CutPrefix(l.arg(1), "set-var("+name); ok && (inner == ")" || strings.HasPrefix(inner, ",")) {
-			if value != "" || inner != ")" || len(l.words) != 3 || strings.HasPrefix(l.arg(2), "var(") {
-				return ""
-			}
-			value = l.arg(2)
-		} else if strings.HasPrefix(l.arg(1), "unset-var("+name) {
+		if value != "" || l.words[0] != "http-request" || action != "set-var" || arg != name+")" || len(l.words) != 3 || strings.HasPrefix(l.arg(2), "var(") {
 			return ""
 		}
+		value = l.arg(2)
+	}
+	if early {
+		return ""
 	}
 	return value
 }
@@ -448,7 +459,7 @@ func (f fetch) hosts(atom proxyconf.Atom, v string) *proxyconf.Cond {
 	case f.match == "end" && !strings.HasPrefix(v, "."), f.match == "dom" && strings.Contains(v, "."):
 		name := f
 		name.match = ""
-		if v = name.host(v); v == "" {
+		if v = name.host(v); v == "" || strings.HasPrefix(v, "-") { // the end of a part between dots
 			return nil
 		}
 		below := atom

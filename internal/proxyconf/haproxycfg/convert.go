@@ -497,6 +497,12 @@ func (p *place) source(l line, s *proxyconf.Settings) bool {
 	if proxyconf.Refuse(l.at)(&state, cond) != "" {
 		return false
 	}
+	for _, before := range p.lines[:slices.IndexFunc(p.lines, func(o line) bool { return o.at == l.at })] {
+		if before.words[0] == "tcp-request" && before.arg(1) == "content" && before.arg(2) == "accept" {
+			p.differs(l, "it refuses clients that a line before accepts, too")
+			break
+		}
+	}
 	setAddresses(s, &state)
 	return true
 }

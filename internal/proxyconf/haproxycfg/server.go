@@ -256,7 +256,7 @@ func (p *proxy) stick() (kept line) {
 // sticksTo returns what a line "stick" looks at: source, cookie or header; "" if it is something else.
 func (p *proxy) sticksTo(l line) (kind, name string) {
 	what, arg, _ := strings.Cut(strings.TrimSuffix(l.arg(2), ")"), "(")
-	if len(l.words) > 3 && l.arg(3) != "table" {
+	if len(l.words) > 3 && l.arg(3) != "table" || len(l.words) > 5 { // with a condition
 		return "", ""
 	}
 	switch what {

@@ -134,7 +134,7 @@ func (v *view) serving(s scope, path string) (l location, ok bool) {
 				return l, false
 			}
 			if e.MatchString(path) {
-				return o, true
+				return o, len(o.d.all("location")) == 0
 			}
 		}
 	}
@@ -149,6 +149,11 @@ func (v *view) forwardAuth(s scope, ask *directive) (set proxyconf.Settings, why
 	l, ok := v.serving(s, ask.arg(1))
 	if !ok {
 		return nil, fmt.Sprintf("there is no location for %q", ask.arg(1))
+	}
+	for _, d := range l.scope[len(l.scope)-2].all("rewrite") { // for auth requests, too
+		if e, err := regexp.Compile(d.arg(1)); err != nil || e.MatchString(ask.arg(1)) {
+			return nil, fmt.Sprintf("the server rewrites %q", ask.arg(1))
+		}
 	}
 	var pass *directive
 	for _, d := range l.d.block {

@@ -32,7 +32,7 @@ func (v *view) condition(d *directive) (*proxyconf.Cond, bool) {
 	return c, true
 }
 
-// compare returns the test of a value that an if makes of a variable.
+// compare returns the test of a value that an if makes of a variable; nil for an expression that RE2 does not have.
 func compare(op, value string) func(string) bool {
 	switch op {
 	case "":
@@ -41,7 +41,56 @@ func compare(op, value string) func(string) bool {
 		return func(s string) bool { return s == value }
 	}
 	e, err := regexp.Compile(map[string]string{"~": "", "~*": "(?i)"}[op] + value)
-	return func(s string) bool { return err == nil && e.MatchString(s) }
+	if err != nil || op != "~" && op != "~*" {
+		return nil
+	}
+	return e.MatchString
+}
+
+// maxBreaks bounds the lines with break of a block: each makes the conditions of all lines after it longer.
+const maxBreaks = 32
+
+// stops returns the conditions under which nginx does not look at directives of a block, as a break before them has ended its
+// rules of rewriting; nil if nothing does.
+func (v *view) stops(block *directive) map[*directive]*proxyconf.Cond {
+	if !slices.ContainsFunc(block.block, breaks) {
+		return nil
+	}
+	all, stopped := map[*directive]*proxyconf.Cond{}, proxyconf.Const(false)
+	var stop func(d *directive) *proxyconf.Cond
+	stop = func(d *directive) *proxyconf.Cond {
+		path := proxyconf.Path{Kind: proxyconf.Regexp, Text: d.arg(1)}
+		path.Text, path.Fold = strings.CutPrefix(path.Text, "(?i)")
+		switch {
+		case d.name() == "break":
+			return proxyconf.Const(true)
+		case d.name() == "rewrite" && path.Valid() == nil && len(path.Text) <= 2000:
+			return proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: proxyconf.Paths{path}})
+		case d.name() == "if":
+			cond, _ := v.condition(d)
+			inner := proxyconf.Const(false)
+			for _, d := range d.block {
+				if breaks(d) {
+					inner = proxyconf.Either(inner, stop(d))
+				}
+			}
+			return proxyconf.Both(cond, inner)
+		}
+		return proxyconf.Const(false)
+	}
+	n := 0
+	for _, d := range block.block {
+		all[d] = stopped
+		if !breaks(d) {
+			continue
+		}
+		if n++; n > maxBreaks {
+			v.missing(d, "of a block %d lines with break are carried: lines after this one hold for its requests, too", maxBreaks)
+			continue
+		}
+		stopped = proxyconf.Either(stopped, stop(d))
+	}
+	return all
 }
 
 // methodsOf are the methods of an expression such as ^(GET|HEAD)$.
@@ -94,7 +143,7 @@ func (v *view) comparesField(variable, op, value string) *proxyconf.Cond {
 	arg, isArg := strings.CutPrefix(variable, "$arg_")
 	atom := proxyconf.Atom{Kind: proxyconf.Header, Name: strings.ReplaceAll(header, "_", "-")}
 	switch {
-	case isHeader && (header == "host" || proxyconf.Hop(atom.Name)):
+	case isHeader && (header == "host" || strings.Contains(header, "-") || proxyconf.Hop(atom.Name)):
 		return nil
 	case isCookie:
 		atom.Kind, atom.Name = proxyconf.Cookie, cookie

@@ -41,6 +41,11 @@ func within(block *directive, name string) bool {
 	})
 }
 
+// sets reports whether a block, or one in it, sets a variable.
+func sets(block *directive, name string) bool {
+	return slices.ContainsFunc(block.block, func(d *directive) bool { return d.name() == "set" && d.arg(1) == name || sets(d, name) })
+}
+
 // asked returns the paths of auth_request.
 func asked(block *directive) map[string]bool {
 	all := map[string]bool{}
@@ -108,6 +113,11 @@ func Convert(path string, text []byte, opt Options) (*proxyconf.Gateway, error) 
 		}
 		for _, geo := range http.all("geo") {
 			c.maps[geo.words[len(geo.words)-1]] = geo
+		}
+		for _, name := range slices.Sorted(maps.Keys(c.maps)) {
+			if sets(http, name) {
+				delete(c.maps, name) // it has another value there
+			}
 		}
 		c.caches = c.caches || within(http, "proxy_cache")
 		c.asks = asked(http)

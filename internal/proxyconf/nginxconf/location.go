@@ -259,7 +259,11 @@ func (v *view) nested(l location) (rules []*proxyconf.Rule) {
 			in.modifier, in.path = d.arg(1), d.arg(2)
 		}
 		if late && in.modifier != "" || strings.HasPrefix(in.path, "@") || in.path == l.path {
-			v.missing(d, "write the location beside the other one, not in it; its requests get what the other one does%s", refuses(d))
+			lost := refuses(d)
+			if late { // the other one's rules on who may use it are lost, too
+				lost = cmp.Or(lost, refuses(l.d))
+			}
+			v.missing(d, "write the location beside the other one, not in it; its requests get what the other one, or an expression beside that, does%s", lost)
 			continue
 		}
 		all = append(all, in)
@@ -362,16 +366,25 @@ func hidden(l location) *proxyconf.Cond {
 
 // rewrites returns the rules of return, rewrite and if in the innermost block, in their order.
 func (v *view) rewrites(s scope) (rules []*proxyconf.Rule) {
-	for _, d := range s[len(s)-1].block {
+	block := s[len(s)-1]
+	stops := v.stops(block)
+	for _, d := range block.block {
+		var own []*proxyconf.Rule
 		switch d.name() {
 		case "return":
-			rules = append(rules, v.adding(s, d, v.returns(s, d)))
+			own = append(own, v.adding(s, d, v.returns(s, d)))
 		case "rewrite":
 			if r := v.rewrite(s, d); r != nil {
-				rules = append(rules, v.adding(s, d, r))
+				own = append(own, v.adding(s, d, r))
 			}
 		case "if":
-			rules = append(rules, v.branch(s, d)...)
+			own = v.branch(s, d)
+		}
+		for _, r := range own {
+			if stopped := stops[d]; stopped != nil {
+				r.When = proxyconf.Both(proxyconf.Unless(stopped), r.When)
+			}
+			rules = append(rules, r)
 		}
 	}
 	return rules
@@ -407,11 +420,15 @@ func (v *view) branch(s scope, d *directive) (rules []*proxyconf.Rule) {
 
 // branches returns the rules of the servers that an if chooses, of which the last one counts.
 func (v *view) branches(l location) (rules []*proxyconf.Rule) {
+	stops := v.stops(l.d)
 	for _, d := range slices.Backward(l.d.all("if")) {
 		if d.pass() == nil {
 			continue
 		}
 		if cond, ok := v.condition(d); ok {
+			if stopped := stops[d]; stopped != nil {
+				cond = proxyconf.Both(proxyconf.Unless(stopped), cond)
+			}
 			then := v.last(location{scope: l.scope.within(d), d: d, path: l.path, modifier: l.modifier})
 			rules = append(rules, &proxyconf.Rule{From: d.at, Name: "if", When: cond, Then: then})
 		}
@@ -583,6 +600,9 @@ func (v *view) restart(s scope, d *directive, to string) (l location, ok bool) {
 		p := proxyconf.Path{Kind: proxyconf.Regexp, Text: expression, Fold: modifier == "~*"}
 		return p.Valid() == nil && path.Apart(p)
 	}
+	for _, o := range s[len(s)-1].all("set") { // the new location has its value
+		ok = ok && !uses(l.d, strings.TrimPrefix(o.arg(1), "$"))
+	}
 	server := slices.IndexFunc(s, func(d *directive) bool { return d.name() == "server" })
 	for _, o := range s[server].all("location") { // that the rest of the path may choose
 		switch {
@@ -612,6 +632,13 @@ func (v *view) restart(s scope, d *directive, to string) (l location, ok bool) {
 		ok = ok && (o.name() != "rewrite" || apart(o.arg(1), ""))
 	}
 	return location{scope: l.scope[:len(l.scope)-1].within(&own), d: &own, modifier: l.modifier, path: l.path, as: to}, ok
+}
+
+// uses reports whether a block has a variable.
+func uses(block *directive, name string) bool {
+	return slices.ContainsFunc(block.block, func(d *directive) bool {
+		return uses(d, name) || slices.ContainsFunc(d.words, func(w string) bool { return replaced(w, map[string]string{name: ""}) != w })
+	})
 }
 
 // withGroups makes the route's path the expression whose groups something has.

@@ -239,6 +239,16 @@ var directives = []directive{
 	{main: "stream { server { listen 3306; allow 10.0.0.0/8; deny all; proxy_pass 10.0.0.1:3306; } }", want: []string{`allow: ["10.0.0.0/8"]`}, not: "NOT SUPPORTED"},
 	{main: "stream { server { listen 444 ssl; ssl_certificate a; ssl_certificate_key b; ssl_client_certificate c; ssl_verify_client on; proxy_pass 10.0.0.1:3306; } }", want: []string{"ssl_verify_client on: NOT SUPPORTED", "ARE LET IN"}, not: "client_ca:"},
 	{main: "stream { map $ssl_preread_server_name $n { a.example 10.0.0.1:443; default 10.0.0.2:443; } server { listen 444; ssl_preread on; proxy_pass $n; } }", want: []string{"sni: a.example"}},
+	{http: "map $http_x $b { default no; }", location: `if ($b ~ "^(?!ok)") { return 403; }`, want: []string{"no route can have this condition", "LET THROUGH"}},
+	{http: "map $http_x-y $b { default 1; }", location: "if ($b) { return 403; }", want: []string{"no route can have this condition", "LET THROUGH"}},
+	{http: "map $http_x $b { default 0; a 1; }", location: "set $b 1; if ($b) { return 403; }", want: []string{"no route can have this condition", "LET THROUGH"}},
+	{location: "if ($http_x-y) { return 403; }", want: []string{"no route can have this condition", "LET THROUGH"}},
+	{server: "location /z/ { set $u 10.0.0.1; rewrite ^/z/x /y break; set $u 10.0.0.2; proxy_pass http://$u; }", want: []string{"computed from the request"}, not: `"10.0.0.2:80"`},
+	{server: "set $u 10.0.0.1; location /z/ { set $u 10.0.0.2; rewrite ^/z/(.*)$ /w/$1 last; } location /w/ { proxy_pass http://$u; }", want: []string{"rewrite ^/z/(.*)$: NOT SUPPORTED"}},
+	{server: "rewrite ^/o$ /n/x last; location ~ ^/n/ { proxy_pass http://10.0.0.1; location ~ x$ { deny all; } }", want: []string{"rewrite ^/o$: NOT SUPPORTED"}},
+	{server: "rewrite ^/a$ /b last; location = /a { proxy_pass http://10.0.0.1; } location = /b { proxy_pass http://10.0.0.2; } location /x/ { auth_request /a; proxy_pass http://10.0.0.3; }", want: []string{`the server rewrites "/a"`, `deny: ["0.0.0.0/0"`}, not: "forward_auth:"},
+	{server: "location /x/ { auth_request /a; location ~ y$ { return 204; } } location ~ z$ { return 204; } location = /a { proxy_pass http://10.0.0.1; }", want: []string{"or an expression beside that, does; requests that it refused are LET THROUGH"}},
+	{server: "large_client_header_buffers 4 128k;", want: []string{"large_client_header_buffers: differs", "max_header_kib"}},
 	{location: `add_header X-A "a \"b\" {";`, want: []string{`X-A: "a \"b\" {{"`}},
 }
 

@@ -37,11 +37,12 @@ func init() {
 			"wrong passwords are slow by themselves":                        "auth_delay",
 			"headers of servers pass, unless response_headers removes them": "proxy_pass_header",
 			"always, where it is safe":                                      "tcp_nodelay proxy_http_version keepalive_requests keepalive_disable proxy_ssl_session_reuse http2 http2_max_concurrent_streams chunked_transfer_encoding reset_timedout_connection lingering_close lingering_time lingering_timeout ssl_session_cache ssl_session_timeout ssl_session_tickets ssl_session_ticket_key ssl_prefer_server_ciphers ssl_buffer_size ssl_dhparam proxy_ssl_server_name proxy_ssl_protocols proxy_ssl_ciphers gzip_vary gzip_proxied gzip_comp_level gzip_http_version gzip_disable gzip_buffers gzip_static",
-			"bodies are streamed, in bounded memory":                        "proxy_buffering proxy_request_buffering proxy_buffers proxy_buffer_size proxy_busy_buffers_size proxy_max_temp_file_size proxy_temp_path proxy_temp_file_write_size client_body_buffer_size client_body_temp_path fastcgi_temp_path uwsgi_temp_path scgi_temp_path client_body_in_file_only client_header_buffer_size large_client_header_buffers output_buffers postpone_output grpc_buffer_size preread_buffer_size",
+			"bodies are streamed, in bounded memory":                        "proxy_buffering proxy_request_buffering proxy_buffers proxy_buffer_size proxy_busy_buffers_size proxy_max_temp_file_size proxy_temp_path proxy_temp_file_write_size client_body_buffer_size client_body_temp_path fastcgi_temp_path uwsgi_temp_path scgi_temp_path client_body_in_file_only client_header_buffer_size output_buffers postpone_output grpc_buffer_size preread_buffer_size",
 			"idle_timeout of a route bounds both sides":                     "proxy_send_timeout send_timeout client_body_timeout grpc_send_timeout",
 			"the gateway looks names up as often as their answers say":      "resolver resolver_timeout",
 		},
 		differs: {
+			"a head may have 64 KiB: http: {max_header_kib} of a listener":        "large_client_header_buffers",
 			"the log goes to standard error: let systemd pass it on":              "error_log rewrite_log",
 			"http: {access_log: {path: …, format: …}} of a listener has a format": "log_format",
 			"fixed: a ClientHello has 10 s, and connections have no longest life": "preread_timeout ssl_handshake_timeout keepalive_time",
@@ -111,7 +112,7 @@ func (c *converter) report(block *directive, _ string) {
 		case d.name() == "map":
 			continue // where the variable is used it is carried, or reported
 		case d.name() == "break":
-			continue // after rewrites that have been carried it has no effect
+			continue // see stops
 		case strings.Contains(d.name(), "_by_lua"):
 			n = note{missing, "the gateway runs no Lua; requests that it refused are LET THROUGH"}
 		case !known:

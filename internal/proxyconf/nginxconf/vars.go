@@ -17,9 +17,12 @@ func (v *view) constant(s scope, text string) string {
 		return text
 	}
 	values, unknown := map[string]string{}, map[string]bool{}
-	for _, block := range s {
+	for _, block := range s.rewriting() {
+		stopped := false // by break, for some requests
 		for _, d := range block.block {
 			switch {
+			case d.name() == "set" && stopped:
+				unknown[strings.TrimPrefix(d.arg(1), "$")] = true
 			case d.name() == "set":
 				name, value := strings.TrimPrefix(d.arg(1), "$"), replaced(d.arg(2), values)
 				if values[name] = value; len(value) > maxValue { // it may grow with each line
@@ -31,12 +34,37 @@ func (v *view) constant(s scope, text string) string {
 					unknown[strings.TrimPrefix(inner.arg(1), "$")] = true
 				}
 			}
+			stopped = stopped || breaks(d)
 		}
 	}
 	for name := range unknown {
 		delete(values, name)
 	}
 	return replaced(text, values)
+}
+
+// rewriting returns the blocks whose set, rewrite and if are for a request: not those of locations around its own.
+func (s scope) rewriting() (own scope) {
+	outer := true
+	for _, d := range slices.Backward(s) {
+		if d.name() != "location" || outer {
+			own = append(own, d)
+		}
+		outer = outer && d.name() != "location"
+	}
+	slices.Reverse(own)
+	return own
+}
+
+// breaks reports whether nginx may look at no set, rewrite and if of a block after one of them.
+func breaks(d *directive) bool {
+	switch d.name() {
+	case "break":
+		return true
+	case "rewrite":
+		return d.arg(3) == "break" || d.arg(3) == "last"
+	}
+	return d.name() == "if" && slices.ContainsFunc(d.block, breaks)
 }
 
 // replaced returns a text with values in place of variables. Others stay.
@@ -105,11 +133,14 @@ func isWord(c byte) bool {
 
 // mapped returns the alternatives of a map, or of a geo of the client's address.
 func (v *view) mapped(m *directive) (all []alternative, ok bool) {
+	if source := strings.TrimSuffix(strings.TrimPrefix(strings.Replace(m.arg(1), "{", "", 1), "$"), "}"); m.name() == "map" && strings.ContainsFunc(source, func(c rune) bool { return c > 'z' || !isWord(byte(c)) }) {
+		return nil, false // more than a variable
+	}
 	otherwise := alternative{proxyconf.Const(true), ""}
 	rank := map[*proxyconf.Cond]int{}
 	hostnames := len(m.all("hostnames")) > 0
 	for _, d := range m.block {
-		c, key := (*proxyconf.Cond)(nil), strings.TrimPrefix(d.name(), `\`)
+		c, key := (*proxyconf.Cond)(nil), d.name()
 		switch {
 		case d.name() == "hostnames" || d.name() == "volatile":
 			continue
@@ -119,6 +150,7 @@ func (v *view) mapped(m *directive) (all []alternative, ok bool) {
 		case m.name() == "geo":
 			if c = proxyconf.ParsePrefix(key); c != nil && len(m.words) == 2 {
 				rank[c] = -c.Prefixes[0].Bits()
+				all = slices.DeleteFunc(all, func(a alternative) bool { return a.when.Prefixes[0].Masked() == c.Prefixes[0].Masked() }) // the last one counts
 			} else {
 				c = nil
 			}
@@ -145,6 +177,7 @@ func (v *view) entry(variable, key string, hostnames bool) (*proxyconf.Cond, int
 	} else if expression, ok := strings.CutPrefix(key, "~"); ok {
 		return v.compares(variable, "~", expression), 2000
 	}
+	key = strings.TrimPrefix(key, `\`)
 	if variable == "$host" || variable == "$http_host" {
 		var any []*proxyconf.Cond
 		names := []string{strings.ToLower(key)}
@@ -168,8 +201,11 @@ func (v *view) entry(variable, key string, hostnames bool) (*proxyconf.Cond, int
 	if key == "" {
 		return v.compares(variable, "=", ""), 0
 	}
-	if variable == "$request_method" || variable == "$scheme" {
-		return v.compares(variable, "=", key), 0
+	switch variable { // maps look at texts without regard to case
+	case "$request_method":
+		return v.compares(variable, "=", strings.ToUpper(key)), 0
+	case "$scheme":
+		return v.compares(variable, "=", strings.ToLower(key)), 0
 	}
 	return v.compares(variable, "~*", "^"+quoteMeta(key)+"$"), 0
 }
@@ -177,7 +213,7 @@ func (v *view) entry(variable, key string, hostnames bool) (*proxyconf.Cond, int
 // holds returns the condition that the variable of a map meets a test; nil if a route cannot have it.
 func (v *view) holds(variable string, test func(value string) bool) *proxyconf.Cond {
 	m := v.maps[variable]
-	if m == nil {
+	if m == nil || test == nil {
 		return nil
 	}
 	all, ok := v.mapped(m)
