@@ -106,7 +106,11 @@ func activeClientsStay(t *testing.T, mode pgproxy.Mode, secure *tls.Config, sslm
 	}
 	clients := map[string]*wire{}
 	for name, r := range requests {
-		clients[name] = newWire(t, g.connect(t, sslmode).PgConn().Conn())
+		conn := g.connect(t, sslmode).PgConn()
+		if err := conn.SyncConn(t.Context()); err != nil { // on a busy machine it may still be reading in the background
+			t.Fatal(err)
+		}
+		clients[name] = newWire(t, conn.Conn())
 		ask(clients[name], name, r[0]...)
 	}
 	holder := db.Connect(t)

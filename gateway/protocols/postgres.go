@@ -343,7 +343,7 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 	checkAuth(c, l, pg)
 }
 
-// checkClientLimits reports limits of databases that clients cannot request.
+// checkClientLimits warns of limits of databases that clients cannot request.
 func checkClientLimits(c *config.Checker, pg *PostgresListener) {
 	var names []string
 	for _, db := range pg.Databases {
@@ -354,7 +354,7 @@ func checkClientLimits(c *config.Checker, pg *PostgresListener) {
 	}
 	for i := range pg.MaxClients.Databases {
 		if limit := &pg.MaxClients.Databases[i]; !slices.Contains(names, limit.Name) {
-			c.Unknown(c.Mark(&limit.Name), "database", limit.Name, names)
+			c.Warn(c.Mark(&limit.Name), "max_clients: no client can request the database %q; there are %s", limit.Name, strings.Join(names, ", "))
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -99,8 +101,10 @@ type Sample struct {
 	Latency *hist.Histogram    `json:"-"` // kept in the arm
 }
 
-// Add appends a round.
+// Add appends a round. A figure that is no number, such as the quotient of a round in which a busy machine did nothing, is left
+// out.
 func (a *Arm) Add(s Sample) {
+	maps.DeleteFunc(s.Values, func(_ string, x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
 	a.Rounds = append(a.Rounds, s)
 	if s.Latency == nil {
 		return
