@@ -45,7 +45,8 @@ type Upstream = upstream.Upstream[*httppool.Conn]
 // Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via, NoForwarded, PeekBytes,
 // RefuseBeyondPeek, KeyAuthorization, AccessLog, ErrorPages, MaxBuffered, MaxBufferedPerConn, ReadHeaderTimeout,
 // ClientIdleTimeout, MaxHeaderBytes, MaxHeaderFields, MaxStreams, and ClientAuth and ClientCAs of TLS; all other fields keep the
-// values given to New. Connections of HTTP/2 keep their MaxHeaderBytes and MaxStreams.
+// values given to New. Connections of HTTP/2 keep their ReadHeaderTimeout,
+// MaxHeaderBytes and MaxStreams.
 type Config struct {
 	// Listener configures admission, PROXY protocol, access log and logger.
 	Listener listener.Config

@@ -15,8 +15,8 @@ const foreseenBytes = 6 * bufferCost
 // foreseenFor is how long. Later an upload counts what it holds: with a slow client that is little.
 var foreseenFor = time.Second
 
-// foreseen is an upload's foreseenBytes in a ledger, from the call of foresee to end or expire. Its owner calls end at most once, and does
-// not use it afterwards.
+// foreseen is an upload's foreseenBytes in a ledger, from the call of foresee to end or expire. Its owner calls end at most
+// once, and does not use it afterwards.
 type foreseen struct {
 	in    *ledger
 	timer *time.Timer
@@ -41,7 +41,7 @@ func (f *foreseen) end() {
 
 // foresee counts the memory that the request's body may soon take, if that is much.
 func (s *session) foresee() {
-	if n := s.req.Length; n > bufferSize || n == httpwire.Chunked {
+	if n := s.req.Length; !s.ex.inline && (n > bufferSize || n == httpwire.Chunked) {
 		f := foreseens.Get().(*foreseen) //nolint:forcetypeassert // its New makes nothing else
 		f.in = &s.p.ledger
 		f.in.foreseen.Add(foreseenBytes)

@@ -395,7 +395,8 @@ func (c *Client) cutOffLocked() {
 }
 
 // Goodbye sends the client its last message: that the gateway is shutting down, an operator has ended the session (57P01),
-// or the client was idle for too long (57P05). It flushes, and does not wait for a client that does not read. It also works for a client that is cut off.
+// or the client was idle for too long (57P05). It flushes, and does not wait for a client that does not read. It also works for
+// a client that is cut off.
 func (c *Client) Goodbye() error {
 	c.proxy.mu.Lock()
 	c.flags.Or(clientToldLast)
