@@ -18,7 +18,7 @@ TESTFLAGS := $(RACE) -vet=off -timeout 20m
 # What a listener's sessions do is tested on each I/O engine, and builds where there is but one. ONCE are the tests of
 # integration in which the engine has no part, PURE the longest of those in SESSIONS, which run on the first engine only.
 ENGINES   := uring epoll goroutine
-SESSIONS  := tcpproxy httpproxy pgproxy
+SESSIONS  := pgproxy httpproxy tcpproxy
 ONCE      := QUIC|Demo|Version|Imported|ConsoleFor|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
 PURE      := ^TestNamesInServerCertificates$$
 # The runs without the race detector, and of integration with the program as it is released. Each test of a session has it on uring, and the

@@ -3,13 +3,14 @@
 # that do not depend on the engine (ONCE) run once, and such tests of SESSIONS (PURE) on the first engine only. The runs in
 # RELEASED, such as sessions-epoll or the share sessions-goroutine-0, are without the race detector, integration with the program as it is
 # released: the detector makes a test twice as long or more, what it finds in sessions it finds on another engine too, and fiber's own
-# tests have it on each. Tests in files for builds without the race detector run once and without it. All of it runs side by side, and
-# more of it than there are processors: most tests wait now and then, those of SESSIONS more often than not, so that SHARES processes
-# share the tests of each of its packages. What a run printed is shown when all have ended, and at last the time and the CPU time that
-# each took. PACKAGES come from go's cache if they may; the rest does not, for the cache does not know the engine, nor that integration
-# builds the gateway.
+# tests have it on each. Tests in files for builds without the race detector run once and without it. SLOTS runs go side by side, more
+# than there are processors: most tests wait now and then, those of SESSIONS more often than not, so that SHARES processes share the
+# tests of each of its packages. With all of them at once each test would be so slow that deadlines pass, and none would end sooner. What
+# a run printed is shown when all have ended, and at last the time and the CPU time that each took. PACKAGES come from go's cache if
+# they may; the rest does not, for the cache does not know the engine, nor that integration builds the gateway.
 set -eu
-: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${COMPILED:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}" "${SHARES:=2}" "${FIRST:=^$}"
+: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=pgproxy httpproxy tcpproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${COMPILED:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}" "${SHARES:=2}" "${FIRST:=^$}"
+: "${SLOTS:=$(($(getconf _NPROCESSORS_ONLN) * 2 + 1))}"
 # Only the race detector needs cgo. All else is compiled without it, as the released program is, so that nothing is compiled twice.
 export CGO_ENABLED=0 PLATFORMS
 # A program with the race detector waits for a second when it ends, for races that other threads may still report. Hundreds of gateways end here.
@@ -95,29 +96,37 @@ build() {
 		(cd integration && "$dir/integration.test" -binaries "$dir/bin" -test.list '^$')
 }
 
-# run NAME COMMAND… starts one of the runs. There is a file NAME.ok when it has gone well.
+# run NAME COMMAND… starts one of the runs when there is a slot for it. There is a file NAME.ok when it has gone well.
+mkfifo "$dir/slots" # holds a line for each free slot
+exec 3<>"$dir/slots"
+yes '' | head -n "$SLOTS" >&3
 runs=
 run() {
 	job=$1
 	shift
-	("$@" >"$dir/$job.log" 2>&1 && touch "$dir/$job.ok") &
+	read -r _ <&3
+	(
+		if "$@" >"$dir/$job.log" 2>&1 3>&-; then touch "$dir/$job.ok"; fi
+		echo >&3
+	) &
 	runs="$runs $job"
 }
 
 measure build build
+# The longest come first.
 # shellcheck disable=SC2086 # words
 [ -z "$PACKAGES" ] || run packages measure packages env CGO_ENABLED=1 "$GO" test -p 3 $TESTFLAGS $PACKAGES
+run integration-once integration auto -test.run
 skip='^$'
 for e in $ENGINES; do
-	run "integration-$e" integration "$e" -test.skip
 	for s in $SESSIONS; do
 		for n in $(seq 0 $((SHARES - 1))); do run "$s-$e-$n" session "$e" "$skip" "$s" "$n"; done
 	done
+	run "integration-$e" integration "$e" -test.skip
 	skip=$PURE
 done
-run integration-once integration auto -test.run
-run unraced measure unraced unraced
 [ -z "$PLATFORMS" ] || run platforms measure platforms platforms
+run unraced measure unraced unraced
 wait
 failed=0
 for job in $runs; do
