@@ -117,12 +117,12 @@ measure build build
 # shellcheck disable=SC2086 # words
 [ -z "$PACKAGES" ] || run packages measure packages env CGO_ENABLED=1 "$GO" test -p 3 $TESTFLAGS $PACKAGES
 run integration-once integration auto -test.run
+for e in $ENGINES; do run "integration-$e" integration "$e" -test.skip; done
 skip='^$'
 for e in $ENGINES; do
 	for s in $SESSIONS; do
 		for n in $(seq 0 $((SHARES - 1))); do run "$s-$e-$n" session "$e" "$skip" "$s" "$n"; done
 	done
-	run "integration-$e" integration "$e" -test.skip
 	skip=$PURE
 done
 [ -z "$PLATFORMS" ] || run platforms measure platforms platforms
