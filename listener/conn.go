@@ -231,8 +231,8 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.stream.RemoteAddr()
 }
 
-// Client returns the client's address, and whether the client is the other end of the connection. After a PROXY header that
-// names no address it is nil, unless its command is LOCAL, where RemoteAddr is that of the other end.
+// Client returns the client's address, and whether the client itself is the other end of the connection. addr is nil after
+// a PROXY header that names no address. After one with the command LOCAL, the other end is the client.
 func (c *Conn) Client() (addr net.Addr, direct bool) {
 	if c.header != nil && c.header.relayed {
 		return c.header.remote, false

@@ -45,7 +45,7 @@ const (
 	StatePinned        State = "pinned"              // it waits for its client and holds a server connection outside a transaction, for the state in Info.Pinned
 )
 
-// States lists all of them.
+// States returns all states.
 func States() []State {
 	return []State{StateQueued, StateStarting, StateIdle, StateWaiting, StateActive, StateInTransaction, StatePinned}
 }

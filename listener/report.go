@@ -11,10 +11,10 @@ import (
 const reportBurst = 10
 
 // Report counts a problem of a session with CountError, and logs msg with the reason and args,
-// alternating keys and values. So whoever looks for the cause of a counter finds its lines. It logs at most ten
+// alternating keys and values, so that an operator finds the lines of a counter by its reason. It logs at most ten
 // lines a second for each reason, because a dead backend can fail thousands of clients a second. The
-// first line after omitted ones has their number in unlogged_before. When no more come, the last one is logged some
-// seconds later.
+// first line after omitted ones has their number in unlogged_before. When no further line comes, the last omitted one
+// is logged some seconds later.
 func (s *Server) Report(reason string, level slog.Level, msg string, args ...any) {
 	s.CountError(reason)
 	s.logLimited(reason, true, level, msg, args)

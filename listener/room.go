@@ -23,7 +23,7 @@ func (r *Room) Resize(most int) { r.most.Store(int64(most)) }
 // before it accepts again. It must not wait. Call Guard before a Server uses the Room.
 func (r *Room) Guard(guard func(c io.Closer) bool) { r.guard = guard }
 
-// keeps reports whether the guard has not closed an accepted connection.
+// keeps calls the guard, and reports whether the accepted connection is still open.
 func (r *Room) keeps(c io.Closer) bool { return r.guard == nil || r.guard(c) }
 
 func (r *Room) full() bool {

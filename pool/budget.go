@@ -10,19 +10,20 @@ import (
 )
 
 // Budget bounds the resources of several pools together, besides the MaxSize of each: those that are open, being opened
-// and being closed, without overflow resources. Make one with NewBudget:
-// New refuses the zero Budget.
+// and being closed, without overflow resources. Make one with NewBudget: New refuses the zero Budget. All methods are
+// safe for concurrent use.
 //
 // When a pool needs a resource for a waiting caller and the budget is used up, the resource that has been idle longest
 // in any of the pools is closed for it. If none is idle, the next one that is released in any of the pools is closed,
 // unless a caller that has waited longer waits for that resource. So callers are served in the order of their acquires,
 // whichever pool they use. Resources are opened ahead of demand (MinIdle, MaxWarm) only if the budget has room.
 //
-// A pool that had no resource when its callers came, or whose last open has failed, may open nothing, as with a wrong password:
-// when the budget is used up, it first opens a resource beside the limit, on trial, and only once that is open an idle one is
-// closed. If none is idle, the resource on trial is closed, and the pool's callers wait for their turn. Trials wait for one
-// another, and for callers of other pools who have waited longer. A trial that takes a second makes room for others: an idle
-// resource, or the next one that is released, is closed for it.
+// A pool that had no resource when its callers came, or whose last open has failed, may be unable to open any, for
+// instance because of a wrong password. No resource of another pool is closed for it in vain: when the budget is used
+// up, the pool first opens a resource beside the limit, on trial, and an idle one is closed only once that is open. If
+// none is idle, the resource on trial is closed, and the pool's callers wait for their turn. Trials wait for one
+// another, and for callers of other pools who have waited longer. A trial that takes a second makes room for others: an
+// idle resource, or the next one that is released, is closed for it.
 type Budget struct {
 	// pressed says that a pool needs a resource, or that the limit is exceeded: a resource that is given back may have to
 	// be closed.
@@ -32,7 +33,7 @@ type Budget struct {
 	mu      sync.Mutex // taken after a pool's; no pool's is taken under it
 	limit   int
 	beside  int      // how many resources may be open or on trial beside the limit
-	used    int      // numbers of resources that pools have, or are granted
+	used    int      // number of resources that pools have, or are granted
 	coming  int      // of them, those that are being closed for the budget
 	trials  int      // of them, those on trial for less than trialTime
 	holders []*share // pools that have, or are granted, at least one
@@ -41,8 +42,8 @@ type Budget struct {
 	woken   []*share // pools that were granted one, to be poked
 }
 
-// NewBudget returns a Budget for Config.Budget; a limit of 0 is none. Trials is how many resources may be opened on trial
-// beside the limit; with 0 there are no trials.
+// NewBudget returns a Budget for Config.Budget; limit 0 means unlimited. trials is how many resources may be opened on
+// trial beside the limit; with 0 there are no trials.
 func NewBudget(limit, trials int) *Budget {
 	b := &Budget{start: time.Now()}
 	b.limit, b.beside = effective(limit), trials
@@ -56,7 +57,7 @@ func effective(limit int) int {
 	return limit
 }
 
-// SetLimit changes the numbers of NewBudget. Resources beyond a lower limit are closed when they are idle.
+// SetLimit changes the arguments of NewBudget. Resources beyond a lower limit are closed when they are idle.
 func (b *Budget) SetLimit(limit, trials int) {
 	b.mu.Lock()
 	b.limit, b.beside = effective(limit), trials
@@ -69,7 +70,7 @@ func (b *Budget) SetLimit(limit, trials int) {
 	b.serve()
 }
 
-// Used returns the number of resources that count.
+// Used returns the number of resources that count towards the limit.
 func (b *Budget) Used() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,9 +128,10 @@ func (s *share) count(n int) {
 	}
 }
 
-// take replaces what the pool needs: it would like to open n resources, of which needed are for waiting callers. since
-// returns when the caller that comes after a number of these began to wait. take returns how many the pool may open,
-// and the limit if that is why it may not open all that are needed; 0 = it may. work says that serve must be called.
+// take replaces what the pool needs: it would like to open n resources, of which needed are for waiting callers.
+// since(k) returns when the first caller that k opens do not cover began to wait. got is how many the pool may open.
+// limit is the budget's limit if that keeps the pool from opening all that are needed, and else 0. work says that serve
+// must be called.
 func (s *share) take(n, needed int, since func(int) int64) (got, limit int, work bool) {
 	b := s.budget
 	b.mu.Lock()
@@ -154,7 +156,7 @@ func (s *share) take(n, needed int, since func(int) int64) (got, limit int, work
 	return got, limit, b.note()
 }
 
-// wait puts the pool into a queue, unless it has to see how a trial ends. Under Budget.mu.
+// wait puts the pool into a queue, unless its trial is still under way. Under Budget.mu.
 func (s *share) wait() {
 	b := s.budget
 	switch {
@@ -185,7 +187,7 @@ func (b *Budget) try(s *share) {
 	var timer *time.Timer
 	timer = time.AfterFunc(trialTime, func() {
 		b.mu.Lock()
-		if s.overdue == timer { // the pool still has to see how it ends
+		if s.overdue == timer { // the trial is still under way
 			s.overdue = nil
 			b.trials--
 			b.assign()
@@ -237,8 +239,9 @@ func (s *share) opened() (work bool) {
 	return b.note()
 }
 
-// claims reports whether a resource must be closed that is idle, or could be given to a caller of the pool who has
-// waited since then; never = there is none. The pool must close it if so.
+// claims reports whether the Budget needs the resource that the pool would otherwise keep idle or hand to its first
+// waiting caller. since is when that caller began to wait; never = no caller waits. If so, the pool must close the
+// resource.
 func (s *share) claims(since int64) bool {
 	if !s.isPressed() {
 		return false

@@ -59,7 +59,7 @@ func (e *Error) Error() string {
 	}
 	full := errors.Is(e.Kind, ErrTimeout) || errors.Is(e.Kind, ErrTooManyWaiters) || errors.Is(e.Kind, ErrNoTime)
 	if errors.Is(e.Kind, ErrNoTime) {
-		fmt.Fprintf(&b, ": some %v", e.Expected.Round(time.Millisecond))
+		fmt.Fprintf(&b, ": about %v", e.Expected.Round(time.Millisecond))
 	}
 	if full && e.Opening > 0 && e.InUse < e.MaxSize {
 		b.WriteString(" while one was being opened")

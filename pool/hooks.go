@@ -10,16 +10,16 @@ import (
 // Reason says why a resource was closed.
 type Reason int
 
-// The reasons. ReasonDirect is an overflow resource that was released.
+// The reasons.
 const (
-	ReasonDiscarded Reason = iota
-	ReasonIdle
-	ReasonLifetime
-	ReasonCheck
-	ReasonReset
-	ReasonSurplus
-	ReasonDirect
-	ReasonShutdown
+	ReasonDiscarded Reason = iota // Discard, Replace, or a panic in With
+	ReasonIdle                    // idle for IdleTimeout
+	ReasonLifetime                // older than MaxLifetime, or ended by Renew or Expire
+	ReasonCheck                   // Check failed
+	ReasonReset                   // Reset failed
+	ReasonSurplus                 // beyond MaxSize or MaxIdle, needed by the Budget, or the pool is paused
+	ReasonDirect                  // an overflow resource that was released
+	ReasonShutdown                // the pool is closed
 	reasons
 )
 

@@ -91,8 +91,8 @@ type Limits struct {
 	// opened or checked do not count.
 	MaxWaiters int
 	// CheckAfter makes Acquire run Config.Check on a resource that was idle
-	// for longer, measured to a quarter of it, but no finer than 5 ms.
-	// 0 means 1 second, negative never.
+	// for longer. The idle time is measured with an error of up to a quarter
+	// of CheckAfter, or of 5 ms if that is more. 0 means 1 second, negative never.
 	CheckAfter time.Duration
 	// CheckInterval is how often idle resources are checked in the
 	// background. 0 means never.
@@ -158,8 +158,8 @@ const (
 	longest = time.Duration(never / 2)
 )
 
-// withDefaults returns l with every zero that means a default replaced, and
-// every "never" made zero or MaxInt64 as the core wants it.
+// withDefaults returns l with every zero that means a default replaced by it,
+// and every negative duration, which means never, by the constant never.
 func (l Limits) withDefaults() Limits {
 	l.MaxSize = cmp.Or(l.MaxSize, DefaultMaxSize)
 	if l.MaxIdle == 0 || l.MaxIdle > l.MaxSize {

@@ -11,22 +11,22 @@ import (
 //
 // Nothing has to be given back: the pool takes a lingering resource from its last holder by giving it to another.
 
-// sparedFor bounds how long acquires prefer other idle resources. Clients that come back do so in milliseconds, mostly;
-// and a pool with fewer callers than resources closes those that it does not need, for which it must use the same ones
-// again and again.
+// sparedFor bounds how long acquires prefer other idle resources. Most clients that come back do so within milliseconds.
+// After that the pool must lease the same resources again and again, so that those it does not need reach IdleTimeout.
 const sparedFor = int64(10 * time.Second)
 
-// Lingering is a released resource that its last holder may acquire again. It is a small value, and copies are the same;
-// the zero Lingering is no resource. Methods may be called at any time, from any goroutine: nothing has to be given back.
+// Lingering is a released resource that its last holder may acquire again. It is a small value, and copies stand for the
+// same resource; of the zero Lingering, only None may be called. Methods may be called at any time, from any goroutine:
+// nothing has to be given back.
 type Lingering[T any] struct {
 	s   *slot[T]
 	gen uint64 // the slot's generation as long as nobody else has leased it
 }
 
 // Linger is TryRelease for a holder that will probably acquire again: no other caller gets the resource for a time,
-// even if it waits, unless the pool is closed or paused meanwhile. The resource counts as in use for so long. If d is 0 or less,
-// waiting callers get it at once. Linger does nothing, and ok is false, where TryRelease would, and in a pool with
-// Hooks.Acquired or LeakAfter: then call Release.
+// even if it waits, unless the pool is closed or paused meanwhile. Until then the resource counts as in use. If d is 0 or
+// less, waiting callers get it at once. Where TryRelease would return false, and in a pool with Hooks.Acquired or
+// LeakAfter, Linger does nothing and ok is false: then call Release.
 func (l Lease[T]) Linger(d time.Duration) (w Lingering[T], ok bool) {
 	s := l.s
 	if s == nil {
@@ -63,9 +63,9 @@ func (l Lease[T]) Linger(d time.Duration) (w Lingering[T], ok bool) {
 // None reports whether w is the zero Lingering.
 func (w Lingering[T]) None() bool { return w.s == nil }
 
-// Acquire leases the resource again, if it lingers or is idle and nobody else has had it. It neither waits nor closes
-// anything in the caller. Otherwise ok is false, and the resource does not linger any more. yield leaves it to a caller
-// that waits.
+// Acquire leases the resource again, if it lingers or is idle and nobody else has had it. Otherwise ok is false, and the
+// resource does not linger any more. With yield, a waiting caller gets the resource instead, and ok is false. Acquire
+// neither waits nor closes anything in the caller.
 func (w Lingering[T]) Acquire(yield bool) (l Lease[T], ok bool) {
 	p := w.s.pool
 	c := &p.core
@@ -139,7 +139,7 @@ func (c *core[T]) takeFree(s *slot[T]) bool {
 	return false
 }
 
-// stopAllLingering gives up what lingers, before the pool closes, pauses or renews its resources.
+// stopAllLingering ends all lingering, before the pool closes, pauses or renews its resources.
 func (c *core[T]) stopAllLingering(e *effects[T]) {
 	for _, s := range c.lingering {
 		c.give(s, e)

@@ -26,8 +26,9 @@ func (p *Pool[T]) open(round uint64) {
 	finish(err)
 }
 
-// GiveUp fails the callers that wait, with ErrOpen and the cause, which must not be nil, and cancels the opens that run: for a backend that
-// is known not to answer, also those of Lease.Replace, and Checks in Acquire. It affects no lease, and no later acquire or open. A paused pool ignores it.
+// GiveUp is for a backend that is known not to answer. It fails the waiting callers with ErrOpen and cause, which must
+// not be nil. It cancels the opens under way, those of Lease.Replace too, and the Checks that run in Acquire. Leases and
+// later acquires and opens are not affected. A paused or closed pool ignores it.
 func (p *Pool[T]) GiveUp(cause error) {
 	var e effects[T]
 	p.mu.Lock()
@@ -51,7 +52,7 @@ func (c *core[T]) giveUp(cause error, e *effects[T]) {
 	c.dispatch(e) // also withdraws the needs from the Budget
 }
 
-// givenUp returns the cause of GiveUp in place of the error that it made.
+// givenUp returns err, or the cause given to GiveUp if that has cancelled the open.
 func (p *Pool[T]) givenUp(opens context.Context, err error) error {
 	if err != nil && opens.Err() != nil && p.ctx.Err() == nil {
 		return context.Cause(opens)
@@ -117,8 +118,8 @@ func (p *Pool[T]) openDirect(caller context.Context, start int64) (Lease[T], err
 	return l, failure
 }
 
-// openError counts and describes an open for one caller that failed with err, because the pool was closed,
-// because the caller's time was over, or because of the open. Under mu.
+// openError counts and describes the failure of an open for one caller: the pool was closed, the caller's time
+// was over, or Open failed with err. Under mu.
 func (p *Pool[T]) openError(caller context.Context, start int64, err error) error {
 	c := &p.core
 	switch {

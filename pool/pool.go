@@ -16,8 +16,9 @@ type Config[T any] struct {
 	Name string
 	// Open makes a resource. ctx ends with Limits.OpenTimeout, when the pool is
 	// closed, and when Open has returned: the resource must not depend on it. It
-	// carries no values of the caller that waits (for an overflow resource it is
-	// derived from that caller's). Open must heed ctx.
+	// carries no values of the caller that waits, except for an overflow resource
+	// and in Lease.Replace, where it is derived from the caller's. Pool.GiveUp
+	// cancels it. Open must heed ctx.
 	Open func(ctx context.Context) (T, error)
 	// Go starts fn, which calls Open, outside of the caller; nil means the go statement. It is
 	// called where a resource is needed, mostly in Acquire. It must run each fn exactly once and

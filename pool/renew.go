@@ -28,9 +28,9 @@ func (c *core[T]) renew(e *effects[T]) {
 	c.retry(e)
 }
 
-// Expire closes resources early, those for which of returns true: idle ones now, leased ones when they are released. It
-// returns how many these are, and how many others there are. Resources that are being opened are none of them. of is called
-// with the pool's lock held: it must neither wait nor call the pool.
+// Expire closes the resources for which of returns true: idle ones now, leased ones when they are released. It returns
+// their number and that of all other resources; resources that are being opened count as neither. of is called with the
+// pool's lock held: it must neither wait nor call the pool.
 func (p *Pool[T]) Expire(of func(T) bool) (expired, others int) {
 	var e effects[T]
 	p.mu.Lock()

@@ -24,7 +24,7 @@ type Stats struct {
 	// made smaller while the resources were leased.
 	Busy    int
 	Waiting int
-	// OldestWait is how long the first of them has waited; 0 if there is none.
+	// OldestWait is how long the first waiting caller has waited; 0 if none waits.
 	OldestWait time.Duration
 	// Paused says that Pause is in force: Waiting callers wait for Resume.
 	Paused bool
@@ -40,7 +40,7 @@ type Stats struct {
 	GaveUp             uint64 // acquires refused: their turn would have come too late; see FlowParker
 	Canceled           uint64 // acquires whose context was cancelled
 	Released           uint64
-	Discarded          uint64 // with Replaced
+	Discarded          uint64 // leases ended by Discard or Replace
 	Replaced           uint64 // leases that got another resource; see Lease.Replace
 	Overflowed         uint64 // resources opened outside the pool
 
@@ -224,8 +224,9 @@ func (p *Pool[T]) Crowded() bool {
 	return p.core.full()
 }
 
-// Interrupt calls f with each resource that is leased, and returns their number. The leases continue, and some may have ended when f is
-// called: f must make the holders notice and be safe beside and after Close, as net.Conn's Close is.
+// Interrupt calls f with each leased resource, and returns their number. f must make the holder notice, as net.Conn's
+// Close does. The leases continue, and some may have ended when f is called: f may run concurrently with Config.Close,
+// or after it.
 func (p *Pool[T]) Interrupt(f func(T)) int {
 	var leased []T
 	p.mu.Lock()

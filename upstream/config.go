@@ -12,8 +12,8 @@ import (
 // ErrConfig is wrapped by every error about an invalid Config or Settings.
 var ErrConfig = errors.New("upstream: invalid configuration")
 
-// Config describes an Upstream of connections of type T. Open and Close are required, but for an Upstream of tenants
-// only.
+// Config describes an Upstream of connections of type T. Open and Close are required, unless all connections are
+// tenants' (see NewTenant).
 type Config[T any] struct {
 	// Name appears in errors, logs and metrics.
 	Name string
@@ -38,7 +38,7 @@ type Config[T any] struct {
 	// of Heard, or since the lease began. It is called as Interrupt is. CloseUnhealthy keeps the leases of an endpoint
 	// from which anything is received.
 	Heard func(T) bool
-	// AskRole returns what asks an endpoint for its role; only a Target other than TargetAny requires it.
+	// AskRole returns the RoleAsker of an endpoint; only a Target other than TargetAny requires it.
 	AskRole func(endpoint string) RoleAsker
 	// RoleOf, optional, returns the role of the server that a new connection leads to, where Primary stands for
 	// ReadOnlyPrimary, too; UnknownRole = the connection does not show it. It is called with a Target other than

@@ -33,7 +33,7 @@ func (u *Upstream[T]) Pause(limit time.Duration) error {
 	p := &pause{until: time.Now().Add(limit)}
 	p.timer = time.AfterFunc(limit, func() {
 		if u.resume(p) {
-			u.cfg.Logger.Warn("the pause is over its limit, the upstream is in use again", "upstream", u.cfg.Name, "limit", limit)
+			u.cfg.Logger.Warn("the pause has reached its limit, the upstream is in use again", "upstream", u.cfg.Name, "limit", limit)
 		}
 	})
 	u.setPause(p)

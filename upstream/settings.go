@@ -110,7 +110,7 @@ func Endpoints(addresses ...string) []Endpoint {
 // after it, Fall failures in a row take an endpoint out and Rise successes in a row take it in again.
 type Health struct {
 	Probe      Probe         // nil = no active check
-	Interval   time.Duration // from the end of one probe to the next, ±10 %; a quarter of it after an unanswered probe that leaves the endpoint in; 0 = DefaultHealthInterval
+	Interval   time.Duration // from the end of one probe to the next, ±10 %; a quarter of it after an unanswered probe that decides nothing; 0 = DefaultHealthInterval
 	Timeout    time.Duration // of one probe; 0 = DefaultHealthTimeout
 	Rise, Fall int           // 0 = DefaultRise, DefaultFall
 	// OnUnhealthy says what happens to the leases of an endpoint that the check takes out.

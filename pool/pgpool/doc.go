@@ -9,8 +9,7 @@
 //	err = db.QueryRow(ctx, "select count(*) from users").Scan(&n)
 //
 // For several statements on one connection use [Pool.With], and for a transaction pgx.BeginFunc(ctx, db, fn), or with
-// the connection of With in place of db. Code that sqlc makes for pgx takes a Pool, unless it has batches: these need
-// SendBatch, so pass it the connection of With.
+// the connection of With in place of db. Code that sqlc generates for pgx takes a Pool.
 //
 // # Ownership of a connection
 //

@@ -155,8 +155,8 @@ func closeConn(conn *pgx.Conn) {
 
 // Acquire leases a connection until [Lease.Release] or [Lease.Discard]. It waits, first
 // come first served, while all are in use. The error is pool's *pool.Error, which knows
-// the state of the pool and wraps pool.ErrTimeout, ErrTooManyWaiters, ErrClosed, or
-// ErrOpen with PostgreSQL's own error.
+// the state of the pool and wraps pool.ErrTimeout, ErrTooManyWaiters, ErrClosed, the
+// context's error, or ErrOpen with PostgreSQL's own error.
 func (p *Pool) Acquire(ctx context.Context) (Lease, error) {
 	l, err := p.pool.Acquire(ctx)
 	return Lease{l}, err

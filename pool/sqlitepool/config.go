@@ -28,10 +28,10 @@ const (
 // Config describes how a DB opens its connections. The zero value is valid.
 type Config struct {
 	// Readers are the limits of the pool of readers. MaxSize 0 means the
-	// number of CPUs, at least 4.
+	// number of CPUs, at least 4. Overflow is ignored: acquires wait.
 	Readers pool.Limits
-	// Writer limits the pool of the single writer: AcquireTimeout and MaxWaiters are used. MaxSize
-	// is always 1, and the writer never goes idle.
+	// Writer are the limits of the pool of the single writer. Its sizes, IdleTimeout, MaxLifetime and
+	// Overflow are ignored: the pool has one connection, which stays open, and acquires wait for it.
 	Writer pool.Limits
 	// BusyTimeout is how long a statement waits for a lock of another process. 0 means 5 seconds.
 	// DB.Write's BEGIN also stops waiting when the context ends; for other statements SQLite does

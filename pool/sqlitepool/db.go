@@ -168,7 +168,7 @@ func (s *sighting) same(st *state, path string) error {
 	return nil
 }
 
-// checkIdle is check for an idle connection. No call waits for a snapshot that it keeps.
+// checkIdle is check for an idle connection. It ends a kept snapshot, for which no Write waits any more.
 func (db *DB) checkIdle(st *state) error {
 	if err := db.dropKept(st); err != nil {
 		return err

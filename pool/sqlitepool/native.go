@@ -52,8 +52,8 @@ func nativeOf(conn *sqlite.Conn) native {
 // closed reports that the holder has closed the connection; false if the native knows nothing.
 func (n native) closed() bool { return n.open != nil && *n.open == nil }
 
-// finish closes SQLite's connection after the driver's Close by its holder, which cannot: the statements of state are open.
-// Until then it keeps its locks.
+// finish closes SQLite's connection after its holder has called the driver's Close, which cannot close it while the
+// statements of state are open. Until then the connection keeps its locks.
 func (n native) finish() {
 	tls := libc.NewTLS()
 	defer tls.Close()

@@ -124,7 +124,7 @@ func (r *round) inHosts(name string, t Type) ([]netip.Addr, error) {
 }
 
 // lasts records that a part of the result is valid until t. The next round begins when the first
-// part expires: an earlier one would only repeat this one.
+// part expires: an earlier round would return the same result.
 func (r *round) lasts(t time.Time) {
 	if r.until.IsZero() || t.Before(r.until) {
 		r.until = t

@@ -65,7 +65,7 @@ type event struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// serviceLabel is the label by which slices are a Service's.
+// serviceLabel is the label of a slice that names its Service.
 const serviceLabel = "kubernetes.io/service-name"
 
 // get requests the Service's slices. The caller closes the body.

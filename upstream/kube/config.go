@@ -34,10 +34,10 @@ type Config struct {
 	// Kubeconfig is a file with the API server and credentials; "" = those that Kubernetes gives a pod. Context is the
 	// context in the file; "" = its current one.
 	Kubeconfig, Context string
-	// Server is the API server to ask instead of these: "https://host:port", or "host:port".
+	// Server is the API server to ask instead of the kubeconfig's or the pod's: "https://host:port", or "host:port".
 	Server string
 	// CA, Cert, Key and TokenFile are files; ServerName is the name expected in the server's certificate. Each one that
-	// is set replaces that of the kubeconfig or the pod. With Cert the pod's token is not sent.
+	// is set replaces that of the kubeconfig or the pod. With Cert, only the token in TokenFile is sent, if it is set.
 	CA, Cert, Key, TokenFile, ServerName string
 
 	// Cache is the file for the last good set; "" = none.
