@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// openBeside makes the second socket of a listener, whose first one is given; nil: it has none. If svc, the service that continues with s, has
-// one at the address, that is kept; one of another service is taken over. A socket that has failed is neither.
+// openBeside returns the second socket of a listener, such as that of HTTP/3, nil if it has none; first is its first socket. A working second
+// socket at the address is kept if it is that of svc, the service that continues with s, and taken over if it is that of another service.
 func (g *Gateway) openBeside(p *plan, s *spec, first *socket, svc *service) (*socket, error) {
 	kind := extend.ProtocolOf(s.cfg.Protocol)
 	if kind.Beside == nil {

@@ -42,7 +42,7 @@
 //   - A listener with another address opens the new one before it closes the old one; its sessions stay. Listeners may
 //     exchange names and addresses: a listener that gets an address of another takes the socket over. An address that
 //     only overlaps (0.0.0.0:80 for 127.0.0.1:80) is refused.
-//   - A socket of a listener that has failed is opened again. The listener's other socket stays, and so do all connections. The gateway also
+//   - A failed socket of a listener is opened again. The listener's other socket stays, and so do all connections. The gateway also
 //     tries that by itself, a second after a failure and then less and less often. An address that another program has taken meanwhile does not
 //     refuse the reload.
 //   - Settings that cannot change in place (an upstream's TLS or login, a listener's protocol) lead to a new listener

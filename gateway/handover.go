@@ -98,8 +98,8 @@ func (g *Gateway) noteLeft() {
 	}
 }
 
-// ownPaths makes this process the one that removes the files of its Unix sockets. It removes those that the process
-// before had and this one does not have, because that one removes none.
+// ownPaths makes this process the one that removes the files of its Unix sockets. It also removes the files of those
+// sockets of the previous process that this one does not have, because the previous one removes none.
 func (g *Gateway) ownPaths() {
 	for _, path := range g.leftover {
 		_ = os.Remove(path)
@@ -145,7 +145,7 @@ func (in inherited) take(what, listen string) (*socket, error) {
 	return &socket{Listener: l}, nil
 }
 
-// close closes the sockets that the configuration does not need any more, and returns the paths of those of Unix.
+// close closes the sockets that the configuration does not need any more, and returns the paths of the Unix sockets among them.
 func (in inherited) close() (paths []string) {
 	for listen, f := range in {
 		_ = f.Close()
@@ -185,8 +185,8 @@ const (
 	awaitGrace = 15 * time.Second
 )
 
-// await returns a socket in place of one that could not be bound because of err, if the previous process may still have the
-// address of UDP, else nil. It is opened again like one that has failed.
+// await returns a socket in place of one that could not be bound because of err, if the previous process may still have
+// that UDP address, else nil. It is opened again like one that has failed.
 func (g *Gateway) await(p *plan, listen string, err error) *socket {
 	until := time.Now().Add(p.New.DrainTimeout + awaitGrace)
 	if g.inherited == nil { // this process runs

@@ -40,7 +40,7 @@ type start struct {
 	socket  *socket
 }
 
-// start has a new service served. old is the one that it replaces, if any: a failed socket that it has of old is opened later.
+// start serves a new service. old is the one that it replaces, if any; a failed socket that it keeps from old is opened later.
 func (p *plan) start(svc, old *service) {
 	for _, sock := range svc.sockets() {
 		if old != nil && slices.Contains(old.sockets(), sock) {

@@ -18,7 +18,7 @@ import (
 
 // During an upgrade a gateway has several processes: the one that serves, and older ones that drain. Each has a link to
 // each other one, because any of them may end first. A new process inherits its links together with the listening
-// sockets. They pass on what reaches the wrong process, and show the sessions of all in the one that serves.
+// sockets. The processes pass on requests that reach the wrong one, and show the sessions of all in the one that serves.
 
 // process is another process of this gateway.
 type process struct {
@@ -75,7 +75,7 @@ const maxPassing = 32
 
 var (
 	errOlder   = errors.New("this process has taken over from the other one")
-	errNewer   = errors.New("the other process has not been taken over from by this one")
+	errNewer   = errors.New("this process has not taken over from the other one")
 	errTooMany = fmt.Errorf("there are %d other processes of this gateway already", maxProcesses)
 )
 

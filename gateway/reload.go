@@ -243,7 +243,7 @@ func (b *backend) retire(hard context.Context) {
 	for b.awaited() && hard.Err() == nil {
 		wait(hard, followPause)
 	}
-	_ = b.impl.Drain(hard) // its error is that hard ended: leases still out are closed when they come back
+	_ = b.impl.Drain(hard) // its error is that hard ended: leases still out are closed when they are released
 }
 
 // wait waits for d, or until ctx ends.

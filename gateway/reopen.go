@@ -11,8 +11,8 @@ import (
 )
 
 // An address whose socket has failed is opened again after reopenPause, doubled up to maxReopenPause while it keeps failing: soon enough that
-// clients hardly notice a single failure, and rarely enough that one that stays costs nothing. A socket that was served for longer than
-// maxReopenPause begins anew.
+// clients hardly notice a single failure, and rarely enough that a lasting one costs nothing. A socket that was served for longer than
+// maxReopenPause begins with reopenPause again.
 const (
 	reopenPause    = time.Second
 	maxReopenPause = 30 * time.Second
@@ -137,9 +137,9 @@ func (g *Gateway) notReopened(svc *service, sock *socket, err error, again time.
 	}
 }
 
-// stillFailed reports whether a reload may leave a socket of a service as it is, although it needs it: because it had failed before, and only its
-// address, which may be taken, prevents that it is opened now. err says so. Otherwise one failed socket would prevent every change of the
-// configuration. It is retried as before. A nil socket is none.
+// stillFailed reports whether a reload may keep a socket of svc that had failed before and cannot be opened now because of err, for instance
+// because another program has its address. Otherwise one failed socket would prevent every change of the configuration. The gateway keeps trying
+// to open it. sock may be nil.
 func (g *Gateway) stillFailed(p *plan, s *spec, svc *service, sock *socket, err error) bool {
 	if sock == nil || g.failure(sock) == nil || !errors.Is(err, ErrListen) {
 		return false

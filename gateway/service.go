@@ -132,7 +132,7 @@ func (s *service) sockets() []*socket {
 	return []*socket{s.socket, s.beside}
 }
 
-// firstFor returns the first socket of a service, which may be nil, if it is for what a listener of the configuration listens on.
+// firstFor returns the first socket of s, which may be nil, if it has the address and the network of l, else nil.
 func (s *service) firstFor(l *config.Listener) *socket {
 	if s == nil || s.cfg.Listen != l.Listen || s.datagrams() != extend.ProtocolOf(l.Protocol).Config.Datagrams {
 		return nil

@@ -207,8 +207,8 @@ func (h *holders) check(g *Gateway, backends []*backend, limit time.Duration, no
 	}
 }
 
-// waitForLeases returns how many of a pool's waiters need a connection that somebody holds: others get those that are being
-// opened, and while the pool is paused all wait for its end. If it has room and the last open has failed, they wait for the next one.
+// waitForLeases returns how many of a pool's waiters need a connection that somebody holds. Others get connections that are
+// being opened, or wait for the end of a pause or, in a pool with room whose last open has failed, for the next open.
 func waitForLeases(s pool.Stats) int {
 	room := s.InUse+s.Idle+s.Opening+s.Busy < s.MaxSize
 	if s.Paused || room && s.LastOpenError != nil {

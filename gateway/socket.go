@@ -23,7 +23,7 @@ type socket struct {
 
 	// Gateway.mu guards these; see reopen.go.
 	awaited  time.Time // until then the previous process may have the address; zero for other sockets; never changed
-	failed   error     // why nothing is accepted any more; nil: it is
+	failed   error     // why nothing is accepted any more; nil: clients are accepted
 	refused  error     // why the address could not be opened again last time
 	failures int       // times in a row that the address failed before this socket
 	served   time.Time // since when it is served

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileOf returns a duplicate of a listener's socket, which does not block. That of net.TCPListener.File would not do: what
-// takes it, such as net.FileListener and os/exec, sets it to block, and with it the socket from which clients are accepted.
+// fileOf returns a non-blocking duplicate of a listener's socket. net.TCPListener.File would not do: whatever takes its file,
+// such as net.FileListener and os/exec, sets it to blocking mode, which it shares with the socket from which clients are accepted.
 func fileOf(l net.Listener) (f *os.File, err error) {
 	var raw syscall.RawConn
 	switch l := l.(type) {

@@ -117,7 +117,7 @@ func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 	return set.choose(hello), nil
 }
 
-// acmeProtocol is the only protocol that an authority offers which checks a name (RFC 8737).
+// acmeProtocol is the only protocol that an authority offers when it checks a name (RFC 8737).
 const acmeProtocol = "acme-tls/1"
 
 // challenge implements tls.Config.GetConfigForClient.

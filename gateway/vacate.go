@@ -9,7 +9,7 @@ import (
 )
 
 // Some addresses of extensions cannot be handed over, and the next process can open them only when this one has closed
-// them. It starts and serves without them: if it failed, this process would have given them up for nothing.
+// them. It starts and serves without them before this process gives them up, so that if its start fails nothing is lost.
 
 const (
 	// vacateGrace is how long sessions at such addresses may continue after Leave. The new process waits meanwhile.

@@ -49,11 +49,11 @@ type Config struct {
 	// ChangeEndpoint changes one endpoint of an upstream. Its error, which wraps ErrUnknown if there is no such
 	// upstream or endpoint, is shown to the client. nil: endpoints cannot be changed. It is protected as Reload is.
 	ChangeEndpoint func(upstream string, c upstream.Change) error
-	// Pause stops the use of an upstream's servers until Resume, or for so long. Their errors, which wrap ErrUnknown if
+	// Pause stops the use of an upstream's servers until Resume, but no longer than limit. Their errors, which wrap ErrUnknown if
 	// there is no such upstream, are shown to the client. nil: there is no pause. They are protected as Reload is.
 	Pause  func(upstream string, limit time.Duration) error
 	Resume func(upstream string) error
-	// Profile: the program can be profiled, see Profiles. It is protected as Reload is.
+	// Profile serves POST /api/v1/profile; see Profiles. It is protected as Reload is.
 	Profile bool
 	// LocalOnly says that the address is a loopback one: requests must then name a loopback host.
 	LocalOnly bool

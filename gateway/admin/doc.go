@@ -16,7 +16,12 @@
 //	GET  /api/v1/status  everything, as JSON (type Status)
 //	GET  /api/v1/pools   the pools, as JSON: {"pools": [Pool, …]}
 //	GET  /api/v1/sessions  the sessions that a query asks for, as JSON (type Sessions)
+//	GET  /api/v1/KEY     the rows of a protocol or an extension, as JSON; see Report
 //	POST /api/v1/reload  reads the configuration again; see Config.Reload
+//	DELETE /api/v1/sessions/ID  ends a session; see Config.Kill
+//	POST /api/v1/endpoints      changes an endpoint; see EndpointChange
+//	POST /api/v1/pause, /api/v1/resume  pauses and resumes an upstream; see Pause
+//	POST /api/v1/profile?kind=KIND      a profile of the program; see Profiles
 //
 // Readiness does not depend on the upstreams. When a backend is down for every gateway, taking the
 // gateways out of service as well would only hide the cause. /readyz names such upstreams in its body,

@@ -18,7 +18,7 @@ const (
 	WeighEndpoint  = upstream.WeighEndpoint
 )
 
-// EndpointActions lists all of them.
+// EndpointActions returns all actions.
 func EndpointActions() []EndpointAction { return upstream.Actions() }
 
 // Limits of the numbers of an EndpointChange.

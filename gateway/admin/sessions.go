@@ -212,7 +212,7 @@ func (q *query) matches(s *listener.Info, now time.Time) bool {
 	state := func(want string) bool { return want == string(s.State) || want == stateDraining && s.Draining }
 	return same(q.listener, s.Listener) && same(q.user, s.User) && same(q.database, s.Database) && same(q.upstream, s.Upstream) &&
 		(len(q.ids) == 0 || slices.Contains(q.ids, s.ID)) && (len(q.states) == 0 || slices.ContainsFunc(q.states, state)) &&
-		// A session that has begun during the request is in its state since after now, by some clocks.
+		// The state of a session that began during the request may have begun after now.
 		(q.older <= 0 || now.Sub(s.Since) >= q.older) && (q.held <= 0 || !s.Held.IsZero() && now.Sub(s.Held) >= q.held) &&
 		(q.text == "" || contains(s, q.text))
 }

@@ -126,7 +126,7 @@ type LastMinute struct {
 	Unit      string    `json:"unit"` // requests or transactions
 	PerSecond float64   `json:"per_second"`
 	Failed    float64   `json:"failed"`  // HTTP: without an answer, or with a status of 500 or more; PostgreSQL: errors that concern the server or the gateway, postgres_failures_total
-	Done      float64   `json:"done"`    // of all
+	Done      float64   `json:"done"`    // all of them, failed ones included
 	Seconds   Quantiles `json:"seconds"` // how long they took, 0 if there were none
 }
 
@@ -176,7 +176,7 @@ type Endpoint struct {
 	Priority     int               `json:"priority"`
 	Zone         string            `json:"zone"`
 	Metadata     map[string]string `json:"metadata"` // from the source, such as "name" of the DNS; null: none
-	Removed      bool              `json:"removed"`  // by a reload, its source or an operator; here until its connections have come back, or the operator's change is taken back
+	Removed      bool              `json:"removed"`  // by a reload, its source or an operator; listed until its leases are released, or the operator's change is taken back
 	Override     string            `json:"override"` // by an operator: "added", "drained", "removed", "weight"; empty: nothing
 	Kept         bool              `json:"kept"`     // the override outlasts reloads
 	Healthy      bool              `json:"healthy"`
@@ -194,7 +194,7 @@ type Endpoint struct {
 // Answered is what an endpoint has answered in the last minute.
 type Answered struct {
 	Unit   string  `json:"unit"`   // requests
-	Done   float64 `json:"done"`   // of all
+	Done   float64 `json:"done"`   // all of them, failed ones included
 	Failed float64 `json:"failed"` // HTTP: with a status of 500 or more, except 501 and 505; PostgreSQL: with an error of SQLSTATE class 53, 58, F0 or XX, except 53400 and XX000
 	as     *traffic.Summary
 }
@@ -240,7 +240,7 @@ type Pool struct {
 	LastOpenError string  `json:"last_open_error"`
 }
 
-// Quantiles are upper bounds, in seconds, of how long that part took at most.
+// Quantiles are upper bounds of the quantiles, in seconds.
 type Quantiles struct {
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`

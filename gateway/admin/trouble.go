@@ -16,7 +16,7 @@ const recent = time.Minute
 // States of an endpoint.
 const (
 	stateHealthy   = "healthy"
-	stateFailing   = "failing" // it failed within the last minute, has not opened since if that was the failure, and has not been taken out
+	stateFailing   = "failing" // a failure within the last minute, but still in; a failed open no longer counts once another one has succeeded
 	stateEjected   = "ejected"
 	stateUnhealthy = "unhealthy"
 	stateDrained   = "drained" // by an operator
@@ -121,8 +121,8 @@ func troubles(s *Status, additions []Addition, now time.Time) []string {
 // fewAnswers are too few in a minute for a share of them to say much: those of ten seconds at one a second.
 const fewAnswers = 10
 
-// trouble says that an endpoint answers with errors, "" if it does not. It is connected to and its checks may pass, so that it
-// is healthy all the same.
+// trouble says that an endpoint answers with errors, "" if it does not. Such an endpoint accepts connections and may pass
+// its checks, so that its state may be healthy.
 func (a *Answered) trouble() string {
 	if a == nil || a.Failed <= a.as.Tolerated*a.Done || a.as.Tolerated > 0 && a.Done < fewAnswers {
 		return ""

@@ -32,7 +32,7 @@
 //   - conf: the key; "-": not in the file
 //   - required, default, min, max: as they would be written
 //   - never: the meaning of the value "never"
-//   - type: the check of a string: address, endpoint or name
+//   - type: the check of a string: address, endpoint, name, mode or owner
 //   - maxlen: of a list
 //   - single: a list of one element may be written as the element
 //   - key: a mapping is read as a list, its keys going to that field; names: a list of names is enough

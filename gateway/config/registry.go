@@ -169,7 +169,7 @@ func PartOf[T any](owner interface{ extended() []any }) *T {
 
 // Changeable are keys of upstreams that an extension has added, some of which a running upstream can change in place.
 type Changeable interface {
-	// Fixed returns a copy in which those keys have some constant values.
+	// Fixed returns a copy in which those keys have constant values, so that two copies can be compared.
 	Fixed() any
 }
 

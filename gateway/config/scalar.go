@@ -30,7 +30,7 @@ func parseDuration(text string) (time.Duration, error) {
 	return 0, fmt.Errorf("want a duration such as 250ms, 30s, 5m or 1h")
 }
 
-// unitWords are the names of units, or a unit behind a space, that take the place of Go's in other programs.
+// unitWords maps units as other programs write them, such as "sec", or "s" after a space, to Go's.
 var unitWords = map[string]string{
 	"ms": "ms", "msec": "ms", "millis": "ms", "milliseconds": "ms",
 	"s": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s",

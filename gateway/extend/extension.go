@@ -31,8 +31,8 @@ type Gateway interface {
 	// Cancel passes a PostgreSQL cancel request on to the Canceler whose client has that key: of any listener, also one that
 	// a reload has taken out of service, or of another process during an upgrade. It reports whether there is such a client.
 	Cancel(ctx context.Context, processID uint32, key []byte) bool
-	// Vacated returns a channel that is closed when addresses can be opened that no process hands over to the next, such as
-	// those of a Leaver: at the start, but during an upgrade not before the old process has given them up.
+	// Vacated returns a channel that is closed when addresses that cannot be handed over from process to process, such as
+	// those of a Leaver, can be opened: at the start, or, during an upgrade, once the old process has given them up.
 	Vacated() <-chan struct{}
 	Operator
 }
@@ -64,7 +64,7 @@ type Part interface {
 	// Carrier reports whether connections to an upstream's endpoints go through the part, and names the listener whose
 	// sessions carry them, if any. Parts that carry connections are drained last.
 	Carrier(u *config.Upstream) (listener string, ok bool)
-	// Retreats reports whether the other side of the part drains, and so waits for idle connections of the upstream.
+	// Retreats reports whether the gateway at the other side drains, so that idle connections of the upstream should be closed.
 	Retreats(u *config.Upstream) bool
 	// Registers are the registers of sessions without a listener, including retired ones that are not drained yet.
 	Registers() []Register

@@ -46,9 +46,9 @@ type Protocol struct {
 	// Unix socket. Protocols with other sockets (config.ListenerProtocol.Datagrams) need it. The listener
 	// that it returns must have the methods of Handover, and sessions run on goroutines (OffLoop).
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Beside returns how the second socket of a listener is opened, at "host:port" with the port of its first; nil: it has none. The
-	// listener's proxy serves both. It is a UDP socket, and has the methods of Handover (see config.ListenerProtocol.Beside). nil: no listener
-	// has one.
+	// Beside returns how the second socket of a listener is opened, at "host:port" with the port of its first; nil: this listener has none. The
+	// listener's proxy serves both. It is a UDP socket, and has the methods of Handover (see config.ListenerProtocol.Beside). A nil Beside: no
+	// listener has one.
 	Beside func(l *config.Listener) func(ctx context.Context, address string) (net.Listener, error)
 	// MaxConns returns how many connections a listener may have open, if not its max_conns.
 	MaxConns func(l *config.Listener) int

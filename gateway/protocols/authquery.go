@@ -19,7 +19,7 @@ func authQuery(l extend.Listener, pg *PostgresListener) (pgproxy.AuthQuery, erro
 	return pgproxy.AuthQuery{SQL: pg.AuthQuery, From: from}, err
 }
 
-// membersOf returns what knows the members of the roles in rules, nil if there are no such rules.
+// membersOf returns the source that knows the members of the roles in rules, nil if there are no such rules.
 func membersOf(l extend.Listener, pg *PostgresListener, rules hba.Rules) (pgproxy.SecretSource, error) {
 	if !rules.AskMembers() {
 		return nil, nil //nolint:nilnil // as documented

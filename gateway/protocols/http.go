@@ -161,7 +161,7 @@ type Route struct {
 	Query           []Condition   `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                     // all must be there
 	Body            []Condition   `conf:"body" key:"Name" scalar:"Value" maxlen:"32"`                      // fields of a JSON object; all must be there
 	Groups          []string      `conf:"groups" maxlen:"32"`                                              // groups that the upstream can answer: key=value, key=* or all
-	StripPrefix     bool          `conf:"strip_prefix"`                                                    // forward without config.Path
+	StripPrefix     bool          `conf:"strip_prefix"`                                                    // forward without Path
 	Upstream        string        `conf:"upstream"`                                                        // default: the listener's upstream
 	ConnectTimeout  time.Duration `conf:"connect_timeout" default:"never" min:"1ms" max:"24h" never:"0s"`  // of each endpoint that is tried
 	Timeout         time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`         // from the request to the response's header

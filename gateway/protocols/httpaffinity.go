@@ -11,10 +11,10 @@ import (
 // Affinity says which requests go to the same endpoint; see httpproxy.Affinity.
 type Affinity struct {
 	Header    string        `conf:"header"`                                     // a header whose value is the key
-	Cookie    string        `conf:"cookie"`                                     // a cookie whose value is
-	Prompt    int           `conf:"prompt" default:"0" max:"65536"`             // bytes of the prompt in a JSON body that are
+	Cookie    string        `conf:"cookie"`                                     // a cookie whose value is the key
+	Prompt    int           `conf:"prompt" default:"0" max:"65536"`             // how many bytes of the prompt in a JSON body are the key
 	SetCookie bool          `conf:"set_cookie"`                                 // clients without the cookie get one
-	MaxAge    time.Duration `conf:"max_age" default:"0s" min:"0s" max:"87600h"` // for which they keep it; 0: until they end
+	MaxAge    time.Duration `conf:"max_age" default:"0s" min:"0s" max:"87600h"` // how long they keep it; 0: until they end
 	MaxLoad   int           `conf:"max_load" default:"150" max:"10000"`         // percent of its share that a key's endpoint takes; 0: any number
 }
 

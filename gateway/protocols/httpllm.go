@@ -138,12 +138,12 @@ type ModelStatus struct {
 	Model        string  `json:"model"`     // as clients name it; "other": further ones
 	Answers      uint64  `json:"answers"`   // with status 2xx
 	Estimated    uint64  `json:"estimated"` // of Answers, those whose tokens are estimated
-	Unknown      uint64  `json:"unknown"`   // and those of which they are not known
+	Unknown      uint64  `json:"unknown"`   // of Answers, those whose tokens are not known
 	InputTokens  uint64  `json:"input_tokens"`
 	CachedTokens uint64  `json:"cached_tokens"` // a part of InputTokens
 	OutputTokens uint64  `json:"output_tokens"`
-	FirstToken   float64 `json:"first_token_seconds"` // of streamed answers: half of them had their first text by then; 0: there are none
-	PerToken     float64 `json:"per_token_seconds"`   // and half of them took no longer for each further token
+	FirstToken   float64 `json:"first_token_seconds"` // median time to the first text of streamed answers; 0: there are none
+	PerToken     float64 `json:"per_token_seconds"`   // their median time for each further token
 }
 
 var modelReport = admin.Report[ModelStatus]{

@@ -181,12 +181,12 @@ func checkValues(c *config.Checker, key string, all []Condition) {
 	}
 }
 
-// Beyond says what happens to a request whose body has no field that routes look at within peek_bytes.
+// Beyond says what happens to a request if a field of the body that routes look at is not found within peek_bytes.
 type Beyond string
 
 // The values of Beyond.
 const (
-	BeyondDefault Beyond = "default" // a route that does not ask for one
+	BeyondDefault Beyond = "default" // the field matches no condition
 	BeyondRefuse  Beyond = "refuse"  // 413
 )
 

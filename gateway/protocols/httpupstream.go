@@ -16,8 +16,8 @@ type HTTPUpstreamKeys struct {
 
 // HTTP2Upstream has the settings of connections that several requests share.
 type HTTP2Upstream struct {
-	MaxStreams int           `conf:"max_streams" default:"100" min:"1" max:"10000"` // requests at a time on one, besides what the server allows
-	PingAfter  time.Duration `conf:"ping_after" default:"30s" min:"1s" max:"1h"`    // silence of one that has requests under way
+	MaxStreams int           `conf:"max_streams" default:"100" min:"1" max:"10000"` // requests at a time on one connection; the server may allow fewer
+	PingAfter  time.Duration `conf:"ping_after" default:"30s" min:"1s" max:"1h"`    // silence of a connection with requests under way
 }
 
 // httpKeys describes the protocol's keys in upstreams.

@@ -143,8 +143,8 @@ type FailedLogins struct {
 	Per      time.Duration `conf:"per" default:"5s" min:"10ms" max:"1h"`
 }
 
-// standardFailedLogins lets a program that does not know a new password yet try it some times a second for each of its
-// connections, and somebody who guesses less than a million times a day.
+// standardFailedLogins lets a program that still has an old password try some times a second for each of its connections,
+// and holds somebody who guesses to less than a million attempts a day.
 var standardFailedLogins = FailedLogins{Attempts: 50, Per: 5 * time.Second}
 
 func (pg *PostgresListener) failedLogins() pgproxy.FailedLogins {

@@ -39,7 +39,7 @@ func checkFile(c *config.Checker, u *config.Upstream) {
 
 // fileSource reads a file periodically. That detects every kind of change (another file of the name,
 // another target of a symbolic link on the path, a network file system), and costs less than a
-// millisecond of a second.
+// millisecond per second.
 type fileSource struct{ File }
 
 var _ upstream.Source = (*fileSource)(nil)
