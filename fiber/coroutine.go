@@ -99,7 +99,7 @@ func (f *coroutine) runFunctions(yield func(struct{}) bool) {
 var errGoexit = errors.New("fiber: runtime.Goexit")
 
 // runFunction runs the fiber's function. A panic ends only this fiber. So does runtime.Goexit, for which iter.Pull
-// would end the loop, too: once turns it into a panic, from which resumeFrom recovers.
+// would end the loop, too: it is turned into a panic, from which resumeFrom recovers.
 func (f *coroutine) runFunction() {
 	returned := false
 	defer func() {

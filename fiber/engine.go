@@ -113,7 +113,7 @@ func New(cfg Config) (*Engine, error) {
 	for _, kind := range kinds {
 		e := &Engine{cfg: cfg, kind: kind, stopWatch: make(chan struct{}), wakeWatch: make(chan struct{}, 1)}
 		if kind == Goroutine {
-			e.reason = because(cfg.Engine, "the only engine that Auto chooses on  "+runtime.GOOS+"/"+runtime.GOARCH, missing)
+			e.reason = because(cfg.Engine, "the only engine that Auto chooses on "+runtime.GOOS+"/"+runtime.GOARCH, missing)
 			return e, nil
 		}
 		err := e.startAll()
@@ -153,9 +153,9 @@ func (e *Engine) startAll() error {
 	return nil
 }
 
-// Close ends the engine: it closes every connection and listener, and waits until all fibers have ended, and with them the
-// Close of other connections that they have closed (StreamOf), for these at most 10 seconds. It must not be called on a
-// fiber of the engine, for which it would wait.
+// Close ends the engine: it closes every connection and listener, and waits until all fibers have ended, and at most 10
+// seconds for the Close of connections of other kinds that they have closed (StreamOf). It must not be called on a fiber of
+// the engine, because it would wait for that fiber.
 func (e *Engine) Close() error {
 	e.closing.Do(func() {
 		e.stopAll()

@@ -264,7 +264,7 @@ func (l *loop) readClock() {
 // idleAfter is how long a loop waits without an event before it frees spare coroutines.
 const idleAfter = 5 * time.Millisecond
 
-// keptFibers is how many of them it keeps, so that single events after pauses find one.
+// keptFibers is how many spare coroutines it keeps, so that single events after pauses find one.
 const keptFibers = 8
 
 // trim ends spare coroutines, until keep are left.
@@ -345,7 +345,7 @@ func (l *loop) resumeAll(batch []*coroutine) {
 // the index of the next fiber.
 func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
 	defer func() {
-		if p := recover(); p == errGoexit { //nolint:errorlint // once made it
+		if p := recover(); p == errGoexit { //nolint:errorlint // runFunction made it
 			l.current = nil
 			l.fibers--
 		} else if p != nil {

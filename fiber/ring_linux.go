@@ -100,7 +100,7 @@ type ring struct {
 	sqHead, sqTail  *uint32
 	sqFlags         *uint32
 	cqDropped       *uint32
-	dropped         uint32 // cqDropped at the last call of lost
+	dropped         uint32 // cqDropped at the last call of hasDropped
 	cqHead, cqTail  *uint32
 	sqMask, cqMask  uint32
 	tail, submitted uint32

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The loops' system calls on Darwin; kqueue says how far they were tested.
+// The loops' system calls on Darwin; the type kqueue says how far they were tested.
 
 func rawReceive(fd int, b []byte) (int, syscall.Errno) {
 	n, err := unix.Read(fd, b)

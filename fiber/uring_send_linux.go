@@ -44,9 +44,10 @@ func (s *sqe) skipSuccess() {
 	s.opFlags |= unix.MSG_WAITALL // so that a part counts as failure; the send still does not wait
 }
 
-// noteSent notes the sends as complete that an enter has made and not reported. It is called after the reports of that enter,
-// which must all be known: complete is ring.allReported after enter. If the system has lost reports, those of failed sends may be
-// among them: it breaks the connections, whose peers would else miss a part of the stream.
+// noteSent notes as complete the sends that an enter has made and not reported. It is called after that enter's reports have
+// been handled; complete is ring.allReported after the enter, and if it is false the sends are left for a later call. If the
+// system has dropped reports, those of failed sends may be among them: noteSent then breaks the connections, because their
+// peers would miss a part of the stream.
 func (p *uring) noteSent(complete bool) {
 	if !complete && len(p.unreported) > 0 {
 		return
