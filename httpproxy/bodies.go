@@ -55,11 +55,17 @@ func (s *session) headToClient(head []byte) (first []byte, err error) {
 	if err := s.stream.sendHead(s.resp.Status, head, length); err != nil {
 		return nil, fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
 	}
-	if length == 0 || len(s.server.bytes()) == 0 {
+	if length == 0 || len(s.server.bytes()) == 0 && !s.endedWithHead() {
 		return head[:0], s.flushHead()
 	}
 	s.ex.headPending = true // the head goes out with the content, or before the next wait for content
 	return head[:0], nil
+}
+
+// endedWithHead reports whether a body without a length has no content, and has ended.
+func (s *session) endedWithHead() bool {
+	s.chunks.Reset(s.serverCarrier())
+	return s.resp.Length == httpwire.Chunked && s.chunks.ended()
 }
 
 // flushHead sends a head that the client's stream has taken and not sent.
@@ -178,9 +184,8 @@ func (s *session) fromServer() error {
 	if s.ex.rest.trimmed {
 		s.releaseOut()
 	}
-	own := s.place() != nil
 	err := s.whileClientStays(s.mayRest(), func() error {
-		_, err := s.server.fillFramed(own)
+		_, err := s.server.fill()
 		return err
 	})
 	if errors.Is(err, errFull) {
@@ -357,12 +362,19 @@ func (s *session) clientTook(n int) {
 // Shorter chunks cost less if they are written together with their neighbours.
 const longChunk = 32 << 10
 
-// chunkedBody decodes a body and sends it in new chunks.
+// chunkedBody decodes a body without a length and sends it in the framing of the client.
 func (s *session) chunkedBody(out []byte) error {
 	s.ex.rest.events = s.isEventStream()
-	s.chunks.Reset()
-	s.chunks.Own = s.place() != nil // the chunks were made from DATA frames
+	s.chunks.Reset(s.serverCarrier())
 	return s.moreOfChunks(out)
+}
+
+// serverCarrier returns what carries a body without a length of the response; nil = it is in chunks.
+func (s *session) serverCarrier() carrying {
+	if p := s.place(); p != nil {
+		return p
+	}
+	return nil
 }
 
 // moreOfChunks is chunkedBody from the current position in the body.
@@ -380,9 +392,9 @@ func (s *session) moreOfChunks(out []byte) error {
 		}
 		out = s.appendAnswer(out, content)
 		if done {
-			out = s.appendEnd(out)
+			err := s.endAnswer(out) // before the trailers' bytes are dropped
 			s.server.take(n)
-			return s.toClient(out)
+			return err
 		}
 		s.server.take(n)
 		if err == nil && s.server.r < s.server.w {
@@ -411,7 +423,7 @@ func (s *session) moreOfChunks(out []byte) error {
 // passChunk passes on the remainder of a long chunk as one chunk. It returns out, which is empty, with the bytes that follow
 // the chunk.
 func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
-	if !s.ex.unframed {
+	if s.framesContent() {
 		if err := s.toClient(appendChunkSize(out, left)); err != nil {
 			return nil, err
 		}
@@ -431,37 +443,47 @@ func (s *session) appendAnswer(dst, content []byte) []byte {
 
 // appendContent appends a piece of content in the framing of the client.
 func (s *session) appendContent(dst, content []byte) []byte {
-	if s.ex.unframed {
-		return append(dst, content...)
+	if s.framesContent() {
+		return appendChunk(dst, content)
 	}
-	return appendChunk(dst, content)
+	return append(dst, content...)
 }
 
-// appendEnd appends the end of the content in that framing.
-func (s *session) appendEnd(dst []byte) []byte {
+// framesContent reports whether the client gets a body without a length in chunks.
+func (s *session) framesContent() bool { return s.stream == nil && !s.ex.unframed }
+
+// endAnswer sends out, the last part of a body without a length, and its end with the trailers.
+func (s *session) endAnswer(out []byte) error {
 	if last := s.ex.tokens.end(); len(last) > 0 {
 		s.ex.result.BytesOut += int64(len(last))
-		dst = s.appendContent(dst, last)
+		out = s.appendContent(out, last)
 	}
-	if s.ex.unframed {
-		return dst
+	switch {
+	case s.stream != nil:
+		_ = s.stream.SetWriteDeadline(s.within())
+		if err := s.stream.sendEnd(out, s.chunks.permitted(s.ex.target.responseRules)); err != nil {
+			return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
+		}
+		return nil
+	case s.framesContent():
+		out = appendTrailers(out, s.chunks.permitted(s.ex.target.responseRules))
 	}
-	return appendTrailers(append(dst, "0\r\n"...), &s.chunks, s.ex.target.responseRules)
+	return s.toClient(out)
 }
 
-// next decodes the next piece of a body, of a size that fits a buffer together with its framing.
-func next(c *httpwire.Chunks, from *stream) (content []byte, n int, done bool, err error) {
-	content, n, done, err = c.Next(from.upTo(bufferSize / 2))
+// next decodes the next piece of a body, of a size that fits a buffer together with its framing. It may be the last.
+func next(d *decoder, from *stream) (content []byte, n int, done bool, err error) {
+	content, n, done, err = d.Next(from.upTo(bufferSize / 2))
 	if errors.Is(err, httpwire.ErrIncomplete) && len(from.bytes()) > bufferSize/2 { // for long trailers
-		return c.Next(from.bytes())
+		return d.Next(from.bytes())
 	}
-	return content, n, done, err
+	return content, n, done || n > 0 && n == len(from.bytes()) && d.ended(), err
 }
 
-// unframedBody sends all data up to the end of the connection, in chunks.
+// unframedBody sends all data up to the end of the connection, in the framing of the client.
 func (s *session) unframedBody(out []byte) error {
 	s.ex.rest.events = s.isEventStream()
-	s.chunks.Reset() // so that there are no trailers
+	s.chunks.Reset(nil) // so that there are no trailers
 	return s.moreUnframed(out)
 }
 
@@ -485,7 +507,7 @@ func (s *session) moreUnframed(out []byte) error {
 			}
 		}
 		if err := s.fromServer(); err == io.EOF {
-			return s.toClient(s.appendEnd(s.outgoing()))
+			return s.endAnswer(s.outgoing())
 		} else if err != nil {
 			return err
 		}
@@ -510,14 +532,9 @@ func appendChunkSize(dst []byte, n int64) []byte {
 	return append(strconv.AppendInt(dst, n, 16), crlf...)
 }
 
-// appendTrailers appends the permitted trailers that the route's rules for the header do not drop, and the empty line.
-func appendTrailers(dst []byte, c *httpwire.Chunks, rules *headerRules) []byte {
-	for i := range c.Trailer {
-		if f := &c.Trailer[i]; !httpwire.ForbiddenTrailer(f.Name) && !rules.drops(f.Name) {
-			dst = appendField(dst, f)
-		}
-	}
-	return append(dst, crlf...)
+// appendTrailers appends the last chunk, which has no content, and the trailers.
+func appendTrailers(dst []byte, trailers []httpwire.Field) []byte {
+	return append(appendLines(append(dst, "0\r\n"...), trailers), crlf...)
 }
 
 // put copies b to the front of the bytes to read.

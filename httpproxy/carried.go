@@ -21,7 +21,8 @@ import (
 )
 
 // carried is one request of a Carrier and its response. The session treats it as a connection on which the request's body
-// is read, framed as in HTTP/1.1; heads pass as fields. One goroutine reads while another writes, both without buffering.
+// is read and the response's body written, as they are; heads pass as fields. One goroutine reads while another writes, both
+// without buffering.
 type carried struct {
 	fiber.NoLoop
 	clientSide
@@ -36,20 +37,17 @@ type carried struct {
 	about   about // has its own mutex
 
 	// The reader's.
-	chunked bool        // the body has no length
-	left    int64       // unread bytes of a body with a length
-	ended   atomic.Bool // the body is complete; the writer reads this, too
-	first   []byte      // the part of the body that begin has read
-	framing []byte      // framing and content to be read next
-	small   [smallRead]byte
+	lengthless bool        // the body has no length
+	endUnread  bool        // and no Read has returned its end, which is one of 0 bytes
+	left       int64       // unread bytes of a body with a length
+	ended      atomic.Bool // the body is complete; the writer reads this, too
+	first      []byte      // the part of the body that begin has read
+	small      [1]byte
 
 	came time.Time // when the request's head did
 	// tunnels: it carries the data of another protocol, unframed; see switchTo.
 	tunnels bool
 }
-
-// smallRead is the least buffer for a whole chunk; a smaller Read gets it in pieces.
-const smallRead = 64
 
 // errUnusual is the error of a head that a Carrier accepts and our rules for HTTP/2 do not.
 var errUnusual = fmt.Errorf("%w: the head is malformed", httpwire.ErrMalformed)
@@ -81,7 +79,7 @@ func (st *carried) begin() {
 	s.client.use(st)
 	head := st.fields()
 	ends := st.bodiless(came)
-	if st.chunked = !ends && head.length < 0 && head.protocol == ""; head.bad || !head.request(&s.req, &s.reqText, ends) {
+	if st.lengthless = !ends && head.length < 0 && head.protocol == ""; head.bad || !head.request(&s.req, &s.reqText, ends) {
 		s.headErr = errUnusual
 		return
 	}
@@ -191,10 +189,9 @@ func (st *carried) end(err error) bool {
 func (st *carried) Read(p []byte) (int, error) {
 	for {
 		switch {
-		case len(st.framing) > 0:
-			n := copy(p, st.framing)
-			st.framing = st.framing[n:]
-			return n, nil
+		case st.endUnread:
+			st.endUnread = false
+			return 0, nil
 		case st.ended.Load() && st.tunnels:
 			return 0, io.EOF
 		case st.ended.Load():
@@ -206,50 +203,49 @@ func (st *carried) Read(p []byte) (int, error) {
 	}
 }
 
-// readBody reads a piece of the body to p or to framing.
+// readBody reads a piece of the body.
 func (st *carried) readBody(p []byte) (n int, err error) {
 	if err := st.endError(); err != nil {
 		return 0, err
 	}
-	into, framed := p, st.chunked
-	if framed && len(p) < smallRead {
-		into = make([]byte, smallRead)
-	}
-	content := into
-	if framed {
-		content = into[chunkPrefix:min(len(into)-len(crlf), chunkPrefix+maxOwnChunk)]
-	}
 	if len(st.first) > 0 {
-		n = copy(content, st.first)
+		n = copy(p, st.first)
 		st.first = st.first[n:]
-	} else if n, err = st.r.Body.Read(content); err != nil && !errors.Is(err, io.EOF) {
+	} else if n, err = st.r.Body.Read(p); err != nil && !errors.Is(err, io.EOF) {
 		err = st.readFailed(err)
 	}
-	if st.left -= int64(n); !framed && st.left <= 0 && err == nil {
+	if st.left -= int64(n); !st.lengthless && st.left <= 0 && err == nil {
 		if err = st.noMore(); err != io.EOF { //nolint:errorlint // as it is documented
-			st.first, st.left = append(slices.Clone(content[:n]), st.first...), st.left+int64(n)
+			st.first, st.left = append(slices.Clone(p[:n]), st.first...), st.left+int64(n)
 			n = 0
 		}
 	}
 	st.cc.count()
 	switch {
-	case err == io.EOF && !framed && st.left > 0 && !st.tunnels: //nolint:errorlint // likewise
+	case err == io.EOF && !st.lengthless && st.left > 0 && !st.tunnels: //nolint:errorlint // likewise
 		return n, io.ErrUnexpectedEOF
 	case err == io.EOF: //nolint:errorlint // likewise
 		st.ended.Store(true)
+		st.endUnread = st.lengthless && n == 0
 		err = nil
 	}
-	if n > 0 && framed {
-		n = frameChunk(into, n)
-	}
-	if framed && err == nil && st.ended.Load() {
-		st.framing = appendEndOf(st.framing, st.r.Trailer)
-	}
-	if len(into) > 0 && len(p) > 0 && &into[0] != &p[0] && n > 0 {
-		st.framing = append(slices.Clone(into[:n]), st.framing...)
-		n = 0
-	}
 	return n, err
+}
+
+// bodyEnd implements carrying.
+func (st *carried) bodyEnd(dst []httpwire.Field) ([]httpwire.Field, bool) {
+	if !st.lengthless || !st.ended.Load() {
+		return dst, false
+	}
+	st.endUnread = false
+	for _, name := range slices.Sorted(maps.Keys(st.r.Trailer)) {
+		for _, value := range st.r.Trailer[name] {
+			if httpwire.ValidToken(name) && httpwire.ValidValue(value) {
+				dst = append(dst, httpwire.Field{Name: []byte(name), Value: []byte(strings.Trim(value, " \t")), Known: httpwire.Classify(name)})
+			}
+		}
+	}
+	return dst, true
 }
 
 // noMore waits for the end of a body whose content is complete by its length. It returns io.EOF, or an error if the body
@@ -265,33 +261,6 @@ func (st *carried) noMore() error {
 			return st.readFailed(err)
 		}
 	}
-}
-
-// A chunk of a body without a length: the size in four digits, a line end, the content, and a line end.
-const (
-	chunkPrefix = 4 + len(crlf)
-	maxOwnChunk = 0xffff
-)
-
-// frameChunk makes a chunk of n bytes of content, which follow the space for the size in b, and returns its length.
-func frameChunk(b []byte, n int) int {
-	const digits = "0123456789abcdef"
-	b[0], b[1], b[2], b[3] = digits[n>>12&15], digits[n>>8&15], digits[n>>4&15], digits[n&15]
-	copy(b[4:], crlf)
-	return chunkPrefix + n + copy(b[chunkPrefix+n:], crlf)
-}
-
-// appendEndOf appends the end of a chunked body, with its trailers.
-func appendEndOf(dst []byte, trailers http.Header) []byte {
-	dst = append(dst, "0\r\n"...)
-	for _, name := range slices.Sorted(maps.Keys(trailers)) {
-		for _, value := range trailers[name] {
-			if httpwire.ValidToken(name) && httpwire.ValidValue(value) {
-				dst = append(append(append(append(dst, name...), ": "...), value...), crlf...)
-			}
-		}
-	}
-	return append(dst, crlf...)
 }
 
 // readFailed returns the error of a read. The client's end takes precedence over the Carrier's error.
@@ -430,7 +399,11 @@ func (st *carried) endError() error {
 	return st.err
 }
 
-// Write sends the response's body, framed as its head says.
+func (st *carried) sendEnd(p []byte, trailers []httpwire.Field) error {
+	return st.out.end(p, trailers, st)
+}
+
+// Write sends a part of the response's body, which ends by its length or with sendEnd.
 func (st *carried) Write(p []byte) (int, error) {
 	if _, err := st.out.write(p, st); err != nil {
 		return 0, err

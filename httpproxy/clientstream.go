@@ -12,10 +12,11 @@ import (
 )
 
 // clientStream is a client's request and response on a connection that carries many at once: a stream of HTTP/2, or a
-// request of a Carrier. Heads pass as fields. The request's body is read from it, and the response's body written to it,
-// framed as in HTTP/1.1.
+// request of a Carrier. Heads pass as fields. The request's body is read from it, and the response's body written to it, as
+// they are. A body without a length ends for the reader when bodyEnd says so, and for the writer with sendEnd.
 type clientStream interface {
 	fiber.Stream
+	carrying
 	h2Sink
 
 	// protocol is the HTTP version as in HTTP/1.1's request line, such as "HTTP/2.0"; major is its number.
@@ -36,6 +37,8 @@ type clientStream interface {
 	switchTo(block []byte) error
 	// flush sends what has been written.
 	flush() error
+	// sendEnd sends the last part of a body without a length, and its trailers.
+	sendEnd(p []byte, trailers []httpwire.Field) error
 	// endWith ends the response with trailers, even if content is missing. Before the head and after the end it does nothing.
 	endWith(trailers []httpwire.Field) error
 

@@ -105,12 +105,11 @@ func (s *session) countRoute(count, n int) {
 	s.ex.target.traffic.Shard(int(s.shard)).Add(count, uint64(n))
 }
 
-// compressedBody compresses the content, in any framing of the server, and sends it in chunks.
+// compressedBody compresses the content, in any framing of the server, and sends it in that of the client.
 func (s *session) compressedBody(out []byte) error {
 	defer s.releaseCompressor()
 	c := s.ex.compression.by
-	s.chunks.Reset()
-	s.chunks.Own = s.place() != nil
+	s.chunks.Reset(s.serverCarrier())
 	turn := 0
 	for left := s.ex.compression.length; ; {
 		content, n, done, err := s.nextContent(&left)
@@ -124,7 +123,7 @@ func (s *session) compressedBody(out []byte) error {
 		s.server.take(n)
 		if done {
 			s.chunks.Trailer = slices.DeleteFunc(s.chunks.Trailer, func(f httpwire.Field) bool { return isUntouchable(f.Name) || httpwire.EqualFold(f.Name, "etag") })
-			return s.toClient(s.appendEnd(out))
+			return s.endAnswer(out)
 		}
 		if turn += n; turn >= turnBytes {
 			turn = 0
@@ -196,7 +195,7 @@ func (s *session) compress(out, content []byte, done bool) ([]byte, error) {
 	return s.sendCompressed(out)
 }
 
-// sendCompressed appends the compressed bytes to out, in chunks, and sends those that do not fit.
+// sendCompressed appends the compressed bytes to out, in the framing of the client, and sends those that do not fit.
 func (s *session) sendCompressed(out []byte) ([]byte, error) {
 	c := s.ex.compression.by
 	s.countRoute(compressedTo, c.out.Len())

@@ -33,7 +33,7 @@
 //
 // The session reads HTTP/1.1 and HTTP/1.0 heads, in every form of target, with package httpwire. It treats an HTTP/2
 // stream as a connection with one request. Fields of HTTP/2 follow the same rules as those of HTTP/1.1, towards clients
-// and servers; bodies are framed as in HTTP/1.1. After a request for an upgrade, the client's connection ends, whatever
+// and servers; bodies pass as they are. After a request for an upgrade, the client's connection ends, whatever
 // the server answers.
 //
 // X-Forwarded-For, -Proto, -Host and Forwarded are extended if they come from a trusted proxy and replaced otherwise.

@@ -313,8 +313,7 @@ func (s *session) respondPage(p *errorPage, n int) error {
 
 // dropContent drops content of the given length, as in Response.Length, as far as it has arrived.
 func (s *session) dropContent(left int64) {
-	s.chunks.Reset()
-	s.chunks.Own = s.place() != nil
+	s.chunks.Reset(s.serverCarrier())
 	for done := left == 0; !done; {
 		_, n, last, err := s.nextContent(&left)
 		if s.server.take(n); err != nil || n == 0 && !last {

@@ -46,8 +46,7 @@ type exchange struct {
 	id           []byte         // request id; in idBuf or in the head
 	user         string         // authenticated sender; "" = nobody was asked
 	grants       []grant        // fields from the authentication server's answer
-	body         int64          // bytes of the body in the client's buffer, with its framing
-	content      int64          // bytes of its content
+	body         int64          // bytes of the body in the client's buffer
 	foreseen     *foreseen      // nil = the body is small, or is an upload's already
 	up           *uploading     // nil unless a fiber sends the body
 	refusals     int            // times an HTTP/2 server has refused the request
@@ -519,7 +518,11 @@ func (s *session) send() (err error) {
 		x.written = len(s.out)
 		return s.sendBody()
 	}
-	s.out = append(s.out, s.takeInline()...)
+	if body := s.takeInline(); s.req.Length == httpwire.Chunked && x.inline { // a stream's
+		s.out = appendTrailers(appendChunk(s.out, body), nil)
+	} else {
+		s.out = append(s.out, body...)
+	}
 	x.written, err = s.server.conn.Write(s.out)
 	return err
 }

@@ -591,7 +591,7 @@ func (h *http2) newStream(id uint32, ends bool) (st *h2Stream) {
 	}
 	b := &h.head
 	st.id, st.ended, st.left, st.timeout, st.received = id, ends, b.length, b.timeout, h.lastRead
-	st.chunked = !ends && st.left < 0 && b.protocol == ""
+	st.lengthless = !ends && st.left < 0 && b.protocol == ""
 	return st
 }
 

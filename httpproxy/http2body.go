@@ -2,7 +2,6 @@ package httpproxy
 
 import (
 	"slices"
-	"strconv"
 
 	"github.com/headpond/headpond/httpwire"
 )
@@ -62,95 +61,65 @@ func (b *h2Body) drop() {
 	b.bufs, b.r, b.w = b.bufs[:0], 0, 0
 }
 
-// h2Content is the received part of a message's body and trailers. It is read as the text of HTTP/1.1.
+// h2Content is the received part of a message's body and trailers.
 type h2Content struct {
-	in        h2Body
-	chunked   bool   // the body has no length
-	held      int    // received bytes of a body with a length whose end has not arrived; not readable yet
-	chunk     int    // unread bytes of the current chunk
-	framing   []byte // text before and after the chunk, in frameBuf or made by lastChunk
-	frameBuf  [chunkOverhead]byte
-	last      bool             // the end of a chunked body has arrived, and is unread
-	trailers  []httpwire.Field // the received trailers
-	trailText []byte           // holds their names and values
-	trailSize int              // their size; see h2Block.size
+	in         h2Body
+	lengthless bool             // the body has no length
+	arrived    bool             // all of a body without a length has arrived
+	endUnread  bool             // and no Read has returned its end: it returns no bytes, unless content comes before the end
+	held       int              // received bytes of a body with a length whose end has not arrived; not readable yet
+	trailers   []httpwire.Field // the received trailers
+	trailText  []byte           // holds their names and values
+	trailSize  int              // their size; see h2Block.size
 }
 
 // readable reports whether there is something to read.
-func (c *h2Content) readable() bool {
-	return c.in.size() > c.held || len(c.framing) > 0 || c.last
-}
+func (c *h2Content) readable() bool { return c.in.size() > c.held || c.endUnread }
 
 // clear discards what is unread of the message. It keeps the memory of the trailers.
 func (c *h2Content) clear() {
 	c.in.drop()
-	c.forgetFraming()
+	c.forget()
 }
 
-// forgetFraming makes the content ready for another message. The text of the last one has been read.
-func (c *h2Content) forgetFraming() {
-	c.held, c.chunk, c.framing, c.last, c.chunked = 0, 0, nil, false, false
+// forget makes the content ready for another message. That of the last one has been read.
+func (c *h2Content) forget() {
+	c.lengthless, c.arrived, c.endUnread, c.held = false, false, false, 0
 	c.trailers, c.trailText, c.trailSize = emptied(c.trailers), emptiedText(c.trailText), 0
 }
 
-// asText moves received content to p; content is how many of the n bytes are not framing.
-func (c *h2Content) asText(p []byte) (n, content int) {
-	for n < len(p) && c.readable() {
-		unread := c.in.size() - c.held
-		switch {
-		case len(c.framing) > 0:
-			k := copy(p[n:], c.framing)
-			c.framing = c.framing[k:]
-			n += k
-		case unread == 0:
-			c.framing, c.last = c.lastChunk(), false
-		case c.chunked && c.chunk == 0:
-			c.chunk = unread
-			c.framing = append(strconv.AppendUint(c.frameBuf[:0], uint64(unread), 16), crlf...)
-		default:
-			if c.chunked {
-				unread = c.chunk
-			}
-			k := c.in.get(p[n:min(len(p), n+unread)])
-			content += k
-			n += k
-			if c.chunked {
-				if c.chunk -= k; c.chunk == 0 {
-					c.framing = append(c.frameBuf[:0], crlf...)
-				}
-			}
-		}
-	}
-	return n, content
+// get moves readable content to p.
+func (c *h2Content) get(p []byte) (n int) {
+	n = c.in.get(p[:min(len(p), c.in.size()-c.held)])
+	c.endUnread = c.endUnread && c.in.size() > 0
+	return n
 }
 
 // complete ends the body. b holds its trailers, whose text then belongs to the content; nil = none. A body with a length
 // has no trailers.
 func (c *h2Content) complete(b *h2Head) {
 	c.held = 0
-	if c.last = c.chunked; c.chunked && b != nil {
+	if c.arrived, c.endUnread = c.lengthless, c.lengthless; c.lengthless && b != nil {
 		c.trailers, c.trailSize = append(c.trailers[:0], b.fields...), b.size
 		b.giveText(&c.trailText)
 	}
 }
 
-// lastChunk returns the text that ends the body.
-func (c *h2Content) lastChunk() []byte {
-	if len(c.trailers) == 0 {
-		return lastChunk
+// readToEnd implements carrying.bodyEnd, for a caller that holds the mutex.
+func (c *h2Content) readToEnd(dst []httpwire.Field) ([]httpwire.Field, bool) {
+	if !c.arrived || c.in.size() > 0 {
+		return dst, false
 	}
-	return append(appendLines([]byte("0\r\n"), c.trailers), crlf...)
+	c.endUnread = false
+	return append(dst, c.trailers...), true
 }
-
-// lastChunk ends a body without trailers. It must not be changed.
-var lastChunk = []byte("0\r\n\r\n")
 
 // preread gives the session the received part of the body, if it is small: no stream that waits for its server holds more.
 func (st *h2Stream) preread() {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
 	s := &st.session.client
-	if n := st.in.size(); s.buf == nil && st.readable() && n+chunkOverhead <= bufferSize {
+	if n := st.in.size(); s.buf == nil && st.readable() && n <= bufferSize {
 		s.buf = takeBuffer(s.held)[:]
 		s.w, _ = st.take(s.buf)
 	}
@@ -165,8 +134,8 @@ func (st *h2Stream) whole() (content int64, come, read bool) {
 
 // take moves the received part of the request to p; more reports that a frame must be sent. mu is held.
 func (st *h2Stream) take(p []byte) (n int, more bool) {
-	n, content := st.asText(p)
-	st.spent += int64(content)
+	n = st.get(p)
+	st.spent += int64(n)
 	if st.spent >= h2Window/4 && !st.ended {
 		st.widen()
 	}

@@ -222,8 +222,8 @@ func (b *h2Head) request(r *httpwire.Request, text *[]byte, ends bool) bool {
 }
 
 // response makes the head of a response; the caller completes it. ends: no body follows. head: the response has none in
-// any case. Trailers need a body without a length; chunked reports that it has none. r and text are used as by request.
-func (b *h2Head) response(r *httpwire.Response, text *[]byte, ends, head bool) (chunked bool) {
+// any case. Trailers need a body without a length; lengthless reports that it has none. r and text are used as by request.
+func (b *h2Head) response(r *httpwire.Response, text *[]byte, ends, head bool) (lengthless bool) {
 	fields := append(r.Fields[:0], b.fields...) //nolint:gocritic // r gets them below
 	switch {
 	case b.status < 200:
@@ -234,11 +234,11 @@ func (b *h2Head) response(r *httpwire.Response, text *[]byte, ends, head bool) (
 		fields = append(fields, lengthField("0"))
 	default:
 		fields = append(fields, chunkedField)
-		chunked = true
+		lengthless = true
 	}
 	*r = httpwire.Response{Status: b.status, Reason: reasonOfStatus(b.status), Minor: 1, Fields: fields}
 	b.giveText(text)
-	return chunked
+	return lengthless
 }
 
 // Fields that frame a message, and their names. They must not be changed.

@@ -15,7 +15,7 @@ import (
 )
 
 // h2Place is a place for one request at a time on an HTTP/2 connection. The pool and the session treat it as a connection
-// on which bodies are framed as in HTTP/1.1 and heads pass as fields. Each head that is sent begins a stream; that
+// on which heads pass as fields and bodies as they are. Each head that is sent begins a stream; that
 // stream's response can then be read. One fiber reads while another writes. The connection's mu guards the fields that
 // they share with the connection's fibers.
 type h2Place struct {
@@ -118,25 +118,32 @@ func (st *h2Place) forgetHeads() {
 	st.heads, st.unread = st.heads[:0], 0
 }
 
-// hasContent reports whether part of the body can be read without waiting.
+// hasContent reports whether part of the body, or its end, can be read without waiting.
 func (st *h2Place) hasContent() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.h2Content.readable()
 }
 
+// bodyEnd implements carrying.
+func (st *h2Place) bodyEnd(dst []httpwire.Field) ([]httpwire.Field, bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.readToEnd(dst)
+}
+
 // readable reports whether there is something to read. mu is held.
 func (st *h2Place) readable() bool { return len(st.heads) > 0 || st.h2Content.readable() }
 
-// Read reads the response's body, framed as in HTTP/1.1. The caller has taken its head.
+// Read reads the response's body. The caller has taken its head.
 func (st *h2Place) Read(p []byte) (int, error) {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
 	if err := st.await(); err != nil {
 		return 0, err
 	}
-	n, content := st.asText(p)
-	st.spent += int64(content)
+	n := st.get(p)
+	st.spent += int64(n)
 	if st.spent >= h2Window/4 {
 		st.widen()
 	}
@@ -192,7 +199,7 @@ func (st *h2Place) await() error {
 
 // widen enlarges the window of a stream whose client reads what arrives. mu is held.
 func (st *h2Place) widen() {
-	if c := st.c; st.open && !st.ended && st.extra == 0 && c.extra < h2AllExtra && (st.chunked || st.left > h2Window) {
+	if c := st.c; st.open && !st.ended && st.extra == 0 && c.extra < h2AllExtra && (st.lengthless || st.left > h2Window) {
 		st.extra = h2Extra
 		c.extra += st.extra
 		st.spent += st.extra
@@ -219,13 +226,18 @@ func (st *h2Place) fail(err error) {
 	st.wake()
 }
 
-// Write sends the request's body, framed as its head says. n is never 0 with an error: the server may have seen the
-// request.
+// Write sends a part of the request's body, which ends by its length or with sendEnd. n is never 0 with an error: the server
+// may have seen the request.
 func (st *h2Place) Write(p []byte) (n int, err error) {
 	if n, err = st.out.write(p, st); err != nil {
 		return max(n, 1), err
 	}
 	return n, nil
+}
+
+// sendEnd sends the last part of a body without a length, and its trailers.
+func (st *h2Place) sendEnd(p []byte, trailers []httpwire.Field) error {
+	return st.out.end(p, trailers, st)
 }
 
 // sendHead begins a stream for a request. block holds its fields without emptyTable; head: the request asks for a head

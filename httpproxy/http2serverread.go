@@ -78,14 +78,14 @@ func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 		st.headText = nil // an unread head refers to it
 	}
 	st.tunnels = st.tunnels && (!final || b.status < 300)
-	chunked := b.response(st.nextHead(), &st.headText, ends, st.head || st.tunnels)
+	lengthless := b.response(st.nextHead(), &st.headText, ends, st.head || st.tunnels)
 	switch {
 	case final && st.tunnels:
-		if st.answered, st.chunked, st.left = true, false, -1; ends {
+		if st.answered, st.lengthless, st.left = true, false, -1; ends {
 			st.complete(nil)
 		}
 	case final:
-		st.answered, st.chunked, st.left = true, chunked, b.length
+		st.answered, st.lengthless, st.left = true, lengthless, b.length
 		if bare {
 			st.left = 0
 		}
@@ -165,7 +165,7 @@ func (st *h2Place) put(piece []byte, ends bool) error {
 		return nil
 	}
 	st.in.put(piece)
-	if !st.chunked && st.left == 0 && st.in.size() > 0 {
+	if !st.lengthless && st.left == 0 && st.in.size() > 0 {
 		st.held = 1 // so that the response does not count as complete before its stream does
 	}
 	if ends {

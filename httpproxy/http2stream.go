@@ -16,7 +16,7 @@ import (
 )
 
 // h2Stream is one request of an HTTP/2 connection and its response. The session treats it as a connection on which the
-// body of this request is read, framed as in HTTP/1.1; heads pass as fields. One fiber reads while another writes. The
+// body of this request is read and that of the response written, as they are; heads pass as fields. One fiber reads while another writes. The
 // connection's mu guards the fields that they share with the connection's fiber.
 type h2Stream struct {
 	fiber.NoLoop
@@ -136,7 +136,21 @@ func (st *h2Stream) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr 
 	return fiber.Copy(st, dst, moved)
 }
 
-// Write sends the response's body, framed as its head says.
+// bodyEnd implements carrying.
+func (st *h2Stream) bodyEnd(dst []httpwire.Field) ([]httpwire.Field, bool) {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	return st.readToEnd(dst)
+}
+
+func (st *h2Stream) sendEnd(p []byte, trailers []httpwire.Field) error {
+	if err := st.out.end(p, trailers, st); err != nil {
+		return err
+	}
+	return st.h.flush(st)
+}
+
+// Write sends a part of the response's body, which ends by its length or with sendEnd.
 func (st *h2Stream) Write(p []byte) (int, error) {
 	if _, err := st.out.write(p, st); err != nil {
 		return 0, err
@@ -431,7 +445,7 @@ func (st *h2Stream) again() {
 	st.active, st.ended, st.drops, st.finished, st.lingers, st.closed, st.tunnels, st.began = false, false, false, false, false, false, false, false
 	st.err, st.server, st.cancel = nil, nil, nil
 	st.session = nil
-	st.out = h2Outgoing{chunks: httpwire.Chunks{Trailer: emptied(st.out.chunks.Trailer)}}
+	st.out = h2Outgoing{}
 }
 
 // sessions holds sessions of ended connections and streams. Nothing refers to them: all users of a connection refer to its

@@ -1,10 +1,6 @@
 package httpproxy
 
-import (
-	"bytes"
-
-	"github.com/headpond/headpond/httpwire"
-)
+import "github.com/headpond/headpond/httpwire"
 
 // checkForBody checks whether the whole body has arrived with the head and is not large. If so, the request is sent in
 // one write, and can be sent again. Otherwise a second fiber sends the body as it arrives.
@@ -14,13 +10,13 @@ func (s *session) checkForBody() {
 	case length == httpwire.Chunked:
 		if st := s.stream; st != nil && len(s.client.bytes()) <= bufferSize {
 			if n, _, read := st.whole(); read && !s.tooLong(n) {
-				x.inline, x.body, x.content = true, int64(len(s.client.bytes())), n
+				x.inline, x.body = true, n
 			}
 		}
 	case length <= 0:
 		x.inline = true
 	case length <= bufferSize && int64(len(s.client.bytes())-x.size) >= length:
-		x.inline, x.body, x.content = true, length, length
+		x.inline, x.body = true, length
 	}
 }
 
@@ -30,7 +26,7 @@ func (s *session) takeInline() []byte {
 	if !x.inline || x.body == 0 {
 		return nil
 	}
-	x.result.BytesIn = x.content
+	x.result.BytesIn = x.body
 	return s.client.bytes()[x.size : x.size+int(x.body)]
 }
 
@@ -38,19 +34,20 @@ func (s *session) takeInline() []byte {
 // waits for the window. If the body does not fit, the upload sends it, from a reader by way of a fiber.
 func (s *session) sendBody() error {
 	x, body, p := &s.ex, s.takeInline(), s.place()
+	lengthless := x.inline && s.req.Length == httpwire.Chunked // its end is to be sent, too
 	switch {
-	case len(body) == 0:
+	case len(body) == 0 && !lengthless:
 		return nil
 	case x.ahead.sent:
-		if s.req.Length == httpwire.Chunked { // a single chunk: see h2Stream.preread
-			body = body[bytes.IndexByte(body, '\n')+1:][:x.content]
-		}
 		x.ahead.bodyPending = !p.sendAtOnce(body)
 		return nil
 	}
 	if !p.hasRoom(len(body)) {
 		x.inline = false // the upload waits for the window while the answer is read
 		return nil
+	}
+	if lengthless {
+		return p.sendEnd(body, nil)
 	}
 	_, err := p.Write(body)
 	return err

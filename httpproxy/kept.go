@@ -1,7 +1,6 @@
 package httpproxy
 
 import (
-	"errors"
 	"sync"
 	"time"
 
@@ -118,11 +117,6 @@ func (k *kept) free(held *tally) {
 // fillKept reads a part of the body. It keeps the part as long as all of the body is kept.
 func (s *session) fillKept(up *uploading) (int, error) {
 	n, err := up.in.fill()
-	if s.stream != nil && errors.Is(err, errFull) { // trailers
-		if _, ok := s.claim(len(up.in.buf)); ok && up.in.grow(maxOwnTrailers) {
-			n, err = up.in.fill()
-		}
-	}
 	if n > 0 && !up.more && up.mayKeep {
 		b := up.in.bytes()
 		up.keeps = s.keep(b[len(b)-n:])

@@ -86,7 +86,10 @@ func (s *session) askForUsage(p *peek, path string) {
 	k, b := s.takeTokens(), &s.client
 	body := b.r + s.ex.size
 	if chunked {
-		n := unchunk(b.buf[body:body+p.off], p.chunks.Own)
+		n := p.off
+		if s.stream == nil {
+			n = unchunk(b.buf[body : body+p.off])
+		}
 		b.w = body + n + copy(b.buf[body+n:], b.buf[body+p.off:b.w])
 		s.req.Length = int64(n)
 	}
@@ -121,8 +124,8 @@ func (s *session) makeRoom(n int) bool {
 }
 
 // unchunk decodes a whole body in chunks in place, and returns the length of its content.
-func unchunk(b []byte, own bool) (n int) {
-	c := httpwire.Chunks{Own: own}
+func unchunk(b []byte) (n int) {
+	var c httpwire.Chunks
 	for at := 0; ; {
 		content, size, done, err := c.Next(b[at:])
 		n += copy(b[n:], content)

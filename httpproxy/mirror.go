@@ -143,20 +143,9 @@ func (s *session) startCopy(m *mirror) {
 	x.copied = c
 }
 
-// inlineContent returns a copy of the body that has come with the head, without its framing.
-func (s *session) inlineContent() (content []byte) {
-	body := s.client.bytes()[s.ex.size:][:s.ex.body]
-	if s.req.Length != httpwire.Chunked {
-		return bytes.Clone(body)
-	}
-	chunks := httpwire.Chunks{Own: s.stream != nil}
-	for {
-		part, n, done, err := chunks.Next(body)
-		if content = append(content, part...); done || err != nil { // no error: the body is whole
-			return content
-		}
-		body = body[n:]
-	}
+// inlineContent returns a copy of the body that has come with the head.
+func (s *session) inlineContent() []byte {
+	return bytes.Clone(s.client.bytes()[s.ex.size:][:s.ex.body])
 }
 
 // restartCopy drops what the copy has of the body: the body is sent again.

@@ -23,7 +23,7 @@ const MaxPeekBytes = 16 << 20
 type peek struct {
 	scanner jsonfield.Scanner
 	verdict jsonfield.Verdict
-	chunks  httpwire.Chunks
+	chunks  decoder
 	off     int  // bytes of the body parsed, framing included
 	whole   bool // the body ends there
 	full    bool // as much of the body has come as may be read
@@ -71,10 +71,10 @@ func (s *session) routeByBody(t *table, path string) (status int, reason, why st
 	}
 	p := peeks.Get().(*peek)
 	defer func() {
-		p.chunks = httpwire.Chunks{} // its trailers refer to the buffer
+		p.chunks = decoder{} // its trailers refer to the buffer
 		peeks.Put(p)
 	}()
-	*p = peek{scanner: p.scanner, chunks: httpwire.Chunks{Own: s.stream != nil}} // made from DATA frames
+	*p = peek{scanner: p.scanner, chunks: decoder{carrier: s.stream}}
 	p.scanner.Reset(t.plan)
 	p.toEnd = t.asks && s.req.Length == httpwire.Chunked && strings.HasSuffix(path, completions) // see askForUsage
 	if status, reason, why = s.peekBody(t, p); status != 0 {
@@ -192,7 +192,7 @@ func (p *peek) goesOn() bool { return p.toEnd && p.verdict == jsonfield.Complete
 // parse parses more of the received body, up to limit.
 func (p *peek) parse(s *session, limit int) error {
 	b := s.client.bytes()[s.ex.size:]
-	if len(b) >= limit {
+	if p.full = len(b) >= limit; p.full {
 		b = b[:limit]
 	}
 	if s.req.Length != httpwire.Chunked {
@@ -203,13 +203,15 @@ func (p *peek) parse(s *session, limit int) error {
 	} else if err := p.parseChunks(b); err != nil {
 		return err
 	}
-	p.full = len(b) >= limit
 	p.beyond = p.verdict == jsonfield.More && !p.whole && p.full
 	return nil
 }
 
 func (p *peek) parseChunks(b []byte) error {
 	for (p.verdict == jsonfield.More || p.goesOn()) && !p.whole {
+		if p.full && p.off == len(b) { // more may have been read
+			return nil
+		}
 		content, n, done, err := p.chunks.Next(b[p.off:])
 		switch {
 		case errors.Is(err, httpwire.ErrIncomplete):

@@ -415,7 +415,7 @@ func (st *h2Place) takeContent(dst []byte, size int, rules *headerRules) ([]byte
 			dst = appendCoded(dst, f)
 		}
 	}
-	st.forgetFraming()
+	st.forget()
 	return dst, true
 }
 

@@ -160,20 +160,6 @@ func (s *stream) grow(limit int) bool {
 	return true
 }
 
-// maxOwnTrailers bounds the trailers of HTTP/2, in which a field counts for more bytes than its text has. Trailers of
-// HTTP/1 must fit a buffer.
-const maxOwnTrailers = maxResponseHead
-
-// fillFramed is fill for a chunked body. own says that the chunks were made from HTTP/2 frames; then the buffer grows
-// for trailers.
-func (s *stream) fillFramed(own bool) (n int, err error) {
-	n, err = s.fill()
-	if own && errors.Is(err, errFull) && s.grow(maxOwnTrailers) {
-		return s.fill()
-	}
-	return n, err
-}
-
 // errFull: a head, or a piece of framing, does not fit a buffer.
 var errFull = errors.New("larger than the buffer")
 
@@ -219,8 +205,8 @@ type session struct {
 	resp     httpwire.Response
 	reqText  []byte // of a request head received as fields; respText is that of a response
 	respText []byte
-	chunks   httpwire.Chunks
-	upChunks httpwire.Chunks
+	chunks   decoder // of a response without a length; upChunks is that of a request
+	upChunks decoder
 	server   stream
 	down     *fiber.Transfer // moves the response's content; nil = not needed yet
 	passed   func(int)       // the method clientTook; nil = not needed yet

@@ -51,8 +51,7 @@ func (s *session) skipBody() bool {
 }
 
 func (s *session) skipChunks() bool {
-	s.upChunks.Reset()
-	s.upChunks.Own = false
+	s.upChunks.Reset(nil) // a stream's body is not skipped
 	for skipped := 0; skipped <= maxSkipped; {
 		_, n, done, err := s.upChunks.Next(s.client.bytes())
 		switch {

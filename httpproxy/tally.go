@@ -146,7 +146,7 @@ func (st *h2Stream) admit(s *session) {
 	}
 	if !s.held.reserve(need, limit, true) {
 		s.overMemory, st.drops = true, true
-		st.bodyReserved, st.chunked = 0, false
+		st.bodyReserved, st.lengthless = 0, false
 	}
 }
 

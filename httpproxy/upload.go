@@ -233,18 +233,21 @@ func (s *session) writing(up *uploading, last bool) error {
 	return nil
 }
 
-// uploadChunks decodes a body and sends it in new chunks. Bytes after the body stay in up.in.
+// uploadChunks decodes a body without a length and sends it in the framing of the server. Bytes after the body stay in up.in.
 func (s *session) uploadChunks(up *uploading, ahead []byte) error {
-	s.upChunks.Reset()
-	s.upChunks.Own = s.stream != nil // the chunks were made from DATA frames
+	s.upChunks.Reset(s.stream)
 	up.in.put(ahead)
-	out := takeBuffer(&s.held)
-	defer putBuffer(&s.held, out)
+	var out []byte
+	if s.place() == nil {
+		chunk := takeBuffer(&s.held)
+		defer putBuffer(&s.held, chunk)
+		out = chunk[:0]
+	}
 	for {
 		content, n, done, err := next(&s.upChunks, &up.in)
 		switch {
 		case errors.Is(err, httpwire.ErrIncomplete):
-			if err := s.moreChunks(up, out[:0]); err != nil {
+			if err := s.moreChunks(up, out); err != nil {
 				return err
 			}
 			continue
@@ -253,12 +256,7 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 		case s.tooLong(up.n + int64(len(content))):
 			return s.errTooLong()
 		}
-		piece := appendChunk(out[:0], content)
-		if done {
-			s.withholdTrailers()
-			piece = appendTrailers(append(piece, "0\r\n"...), &s.upChunks, s.ex.target.requestRules)
-		}
-		if err := s.toServer(up, piece, done); err != nil {
+		if err := s.contentToServer(up, out, content, done); err != nil {
 			return err
 		}
 		up.n += int64(len(content))
@@ -268,6 +266,29 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 			return nil
 		}
 	}
+}
+
+// contentToServer sends content of a body without a length, the last if done. out is an empty buffer for chunks.
+func (s *session) contentToServer(up *uploading, out, content []byte, done bool) error {
+	var trailers []httpwire.Field
+	if done {
+		up.begun.Store(true)
+		s.withholdTrailers()
+		trailers = s.upChunks.permitted(s.ex.target.requestRules)
+	}
+	p := s.place()
+	switch {
+	case p == nil && done:
+		return s.toServer(up, appendTrailers(appendChunk(out, content), trailers), true)
+	case p == nil:
+		return s.toServer(up, appendChunk(out, content), false)
+	case !done:
+		return s.toServer(up, content, false)
+	}
+	if err := s.writing(up, true); err != nil {
+		return err
+	}
+	return p.sendEnd(content, trailers)
 }
 
 // moreChunks reads more of a chunked body, or moves the remainder of a long chunk unchanged. out is a buffer for its
@@ -281,6 +302,11 @@ func (s *session) moreChunks(up *uploading, out []byte) error {
 		return s.errTooLong()
 	}
 	up.in.release()
+	if s.place() != nil {
+		err := s.uploadContent(up, left, false)
+		s.upChunks.Skip(left)
+		return err
+	}
 	if err := s.toServer(up, appendChunkSize(out, left), false); err != nil {
 		return err
 	}

@@ -19,9 +19,6 @@ type Chunks struct {
 	// Trailer are the fields after the last chunk, once Next has said done. Their bytes are those
 	// given to that call.
 	Trailer []Field
-	// Own means that the caller has framed the body itself, possibly of small pieces: neither the amount of framing nor that of
-	// trailers is limited.
-	Own bool
 
 	state    chunkState
 	left     uint64
@@ -38,7 +35,7 @@ const (
 	chunkDone
 )
 
-// Reset makes c ready for another body, of a peer's framing.
+// Reset makes c ready for another body.
 func (c *Chunks) Reset() { *c = Chunks{Trailer: c.Trailer[:0]} }
 
 // Next decodes at the start of b: it returns the content it found, which is a part of b, and the number
@@ -126,7 +123,7 @@ func (c *Chunks) sizeLine(b []byte) (int, error) {
 	case n == 0:
 		return 0, ErrIncomplete
 	}
-	if c.overhead += int64(n) + 2; c.overhead > slack && !c.Own {
+	if c.overhead += int64(n) + 2; c.overhead > slack {
 		return 0, fmt.Errorf("%w: chunked body carries more framing than content", ErrMalformed)
 	}
 	if c.left, err = ChunkSize(line); err != nil {
@@ -156,7 +153,7 @@ func ChunkSize(line []byte) (size uint64, err error) {
 
 func (c *Chunks) trailers(b []byte) (n int, err error) {
 	c.Trailer, n, err = ParseFields(c.Trailer[:0], b)
-	if !c.Own && (err == ErrIncomplete && len(b) > maxTrailer || n > maxTrailer) { //nolint:errorlint // never wrapped
+	if err == ErrIncomplete && len(b) > maxTrailer || n > maxTrailer { //nolint:errorlint // never wrapped
 		err = fmt.Errorf("%w: trailers longer than %d bytes", ErrMalformed, maxTrailer)
 	}
 	return n, err

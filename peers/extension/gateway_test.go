@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -314,6 +315,53 @@ func TestReload(t *testing.T) {
 	_ = c.Close()
 	conntest.Eventually(t, "it is gone", func() bool { return len(far.Snapshot().Retiring) == 0 })
 	conntest.Eventually(t, "nobody answers", func() bool { return conntest.RoundTrip(near.Addr("raw"), "x") != nil })
+}
+
+// TestTwoRemovedNodes: the sessions of each removed node are listed until they end.
+func TestTwoRemovedNodes(t *testing.T) {
+	far, near := pair(t, `{endpoints: ["{echo}"]}`, rawListener, `{endpoints: ["p2p:{far}/svc"]}`, "{echo}", conntest.Serve(t, conntest.Echo))
+	callers := func() (all []string) {
+		for _, s := range far.Sessions() {
+			all = append(all, s.User)
+		}
+		slices.Sort(all)
+		return all
+	}
+	removed := gatewaytest.Parse(t, "listeners: [{name: other, protocol: tcp, listen: \"127.0.0.1:0\", upstream: svc}]\nupstreams: {svc: {endpoints: [\"127.0.0.1:1\"]}}")
+	first := conntest.Dial(t, near.Addr("raw"))
+	conntest.Exchange(t, first, "first")
+	if err := far.Reload(removed); err != nil {
+		t.Fatal(err)
+	}
+	key, id := keyOf(t)
+	if err := far.Reload(far.parse(t, near.id, id)); err != nil {
+		t.Fatal(err)
+	}
+	other := run(t, key, far.addrs(t), "listeners:\n  - "+rawListener+"\nupstreams:\n  svc: {connect_timeout: 1m, endpoints: [\"p2p:{far}/svc\"]}\n", "{far}", far.id)
+	second := conntest.Dial(t, other.Addr("raw"))
+	conntest.Exchange(t, second, "second")
+	if err := far.Reload(removed); err != nil {
+		t.Fatal(err)
+	}
+	both := []string{near.id, id}
+	slices.Sort(both)
+	if got := callers(); !slices.Equal(got, both) {
+		t.Errorf("sessions of %q, want %q", got, both)
+	}
+	_ = first.Close()
+	conntest.Eventually(t, "the first node is gone", func() bool {
+		nodes := 0
+		for _, r := range far.Snapshot().Retiring {
+			if r.Kind == "peers" {
+				nodes++
+			}
+		}
+		return nodes == 1
+	})
+	if got := callers(); !slices.Equal(got, []string{id}) {
+		t.Errorf("sessions of %q, want %q", got, id)
+	}
+	conntest.Exchange(t, second, "still")
 }
 
 // TestReloadIsAllOrNothing: a node of a configuration that cannot be had is not left behind.

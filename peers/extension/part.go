@@ -25,7 +25,7 @@ type part struct {
 	node     *peers.Node       // nil: none
 	cfg      *Peers            // of node
 	services map[string]string // upstreams of the services here, by name
-	retired  *peers.Node       // removed by a reload, and not drained yet
+	retired  []*peers.Node     // removed by reloads, and not drained yet
 	left     bool              // Leave has closed the node
 	later    *later            // the node starts when the previous process has closed its own; nil: it does not
 
@@ -166,7 +166,7 @@ func (p *part) retire(plan *extend.Plan, old *peers.Node) {
 	plan.Swap = append(plan.Swap, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.node, p.cfg, p.retired = nil, nil, old
+		p.node, p.cfg, p.retired = nil, nil, append(p.retired, old)
 	})
 	plan.Retired = append(plan.Retired, &extend.Retired{
 		Kind: "peers", Name: "node", Protocol: "p2p", Sessions: "connections of a removed node",
@@ -178,7 +178,7 @@ func (p *part) retire(plan *extend.Plan, old *peers.Node) {
 		Gone: func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.retired = nil
+			p.retired = slices.DeleteFunc(p.retired, func(n *peers.Node) bool { return n == old })
 		},
 	})
 }
@@ -245,10 +245,11 @@ func (p *part) healthy(name string) bool {
 func (p *part) Registers() (all []extend.Register) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, n := range []*peers.Node{p.node, p.retired} {
-		if n != nil {
-			all = append(all, n)
-		}
+	if p.node != nil {
+		all = append(all, p.node)
+	}
+	for _, n := range p.retired {
+		all = append(all, n)
 	}
 	return all
 }
