@@ -147,7 +147,7 @@ func (r *Report[T]) Of(rows []T) Addition {
 }
 
 // ownPaths are the paths below /api/v1/ that are neither rows nor members of Status.
-var ownPaths = []string{"status", "pools", "sessions", "endpoints", "pause", "resume", "reload"}
+var ownPaths = []string{"status", "pools", "sessions", "endpoints", "pause", "resume", "reload", "profile"}
 
 // Distinct returns an error if the admin pages cannot show all of these rows: a Key is empty or used twice, or two
 // reports have a metric of the same name.

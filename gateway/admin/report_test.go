@@ -105,6 +105,7 @@ func TestDistinct(t *testing.T) {
 		`key "upstreams" of report "Lakes" is already the key of the gateway`:         {key("upstreams", "Lakes")},
 		`key "tables" of report "Lakes" is already the key of the gateway`:            {key("tables", "Lakes")},
 		`key "pools" of report "Lakes" is already the key of the gateway`:             {key("pools", "Lakes")},
+		`key "profile" of report "Lakes" is already the key of the gateway`:           {key("profile", "Lakes")},
 		`report "Lakes" has no key`:                                                   {key("", "Lakes")},
 		`metric "pond_frogs" of report "lakes" is already a metric of report "Ponds"`: {ponds.Of(nil), gauge("lakes", "pond_frogs")},
 	} {
