@@ -228,12 +228,14 @@ func awaitActive(t *testing.T, server *pgtest.Cluster, user string) {
 func TestPostgresPoolExhausted(t *testing.T) {
 	db := newDatabase(t, pgtest.Start(t), "full")
 	listen := address(t)
-	g := startGateway(t, db.pgConfig(t, listen, "transaction", "max_size: 1, acquire_timeout: 2s"), verbose)
+	config := db.pgConfig(t, listen, "transaction", "max_size: 1, acquire_timeout: 1m")
+	g := startGateway(t, config, verbose)
 	holder := connect(t, db.dsn(listen))
 	tx, err := holder.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	g.reload(strings.Replace(config, "1m", "1s", 1), "applied")
 	check(t, g, "db", nil, []badInput{{"pool exhausted", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
@@ -24,6 +26,7 @@ func TestSameStateAsDirect(t *testing.T) {
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		pc.Limits.MaxSize, pc.StatementCache, pc.User, pc.DBName = 6, 4, "postgres", "postgres"
 	})
+	makeTemporarySchemas(t, db)
 	var all sync.WaitGroup
 	for client := range uint64(3) {
 		all.Go(func() {
@@ -33,6 +36,21 @@ func TestSameStateAsDirect(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// makeTemporarySchemas makes the schemas of temporary tables of the first sessions of a server. PostgreSQL makes one when a session with its number
+// first has a temporary table, and then every session reads literals again, as after CREATE SCHEMA: on one of two ways, perhaps. Sessions have
+// higher numbers if the earlier ones are slow to end.
+func makeTemporarySchemas(t *testing.T, db *pgtest.Cluster) {
+	t.Helper()
+	var conns []*pgx.Conn
+	for range 50 {
+		conns = append(conns, db.Connect(t))
+	}
+	for _, c := range conns {
+		do(t, c, "create temp table first ()")
+		_ = c.Close(t.Context())
+	}
 }
 
 // compareState runs a script both ways.

@@ -196,9 +196,7 @@ func TestLingerStarvesNobody(t *testing.T) {
 
 // TestLingerOfReadingInserts has clients read the last value in each of their inserts. Others get the only server connection all the same.
 func TestLingerOfReadingInserts(t *testing.T) {
-	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Limits.MaxSize, pc.Limits.AcquireTimeout = 1, 5*time.Second
-	})
+	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	ctx, stop := context.WithCancel(t.Context())
 	var busy sync.WaitGroup
 	defer busy.Wait()

@@ -35,15 +35,16 @@ type gateway struct {
 	log     *conntest.Log
 }
 
-// start runs a proxy before the cluster; change may alter both configurations.
+// start runs a proxy before the cluster; change may alter both configurations. Nothing fails because the machine is slow: whoever tests a time-out sets
+// it.
 func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgproxy.PostgresConfig)) *gateway {
 	t.Helper()
 	log := &conntest.Log{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	pc := pgproxy.PostgresConfig{
-		Name: "pg", Settings: upstream.Settings{Endpoints: upstream.Endpoints(db.Addr()), Limits: pool.Limits{MaxSize: 3, AcquireTimeout: 20 * time.Second}}, User: db.Superuser(), Password: db.Password(), DBName: "postgres", Dial: enginetest.Dial, Logger: logger,
+		Name: "pg", Settings: upstream.Settings{Endpoints: upstream.Endpoints(db.Addr()), Limits: pool.Limits{MaxSize: 3, AcquireTimeout: conntest.Patience, OpenTimeout: conntest.Patience}}, User: db.Superuser(), Password: db.Password(), DBName: "postgres", Dial: enginetest.Dial, Logger: logger,
 	}
-	cfg := pgproxy.Config{Listener: listener.Config{Name: "db", Logger: logger}, Auth: pgproxy.AuthTrust}
+	cfg := pgproxy.Config{Listener: listener.Config{Name: "db", Logger: logger}, Auth: pgproxy.AuthTrust, LoginTimeout: conntest.Patience}
 	if change != nil {
 		change(&cfg, &pc)
 	}

@@ -8,6 +8,8 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // TestFullServer has one user's pool take all of the server's connections. Other pairs keep theirs: the endpoint works.
@@ -37,12 +39,20 @@ func TestFullServer(t *testing.T) {
 // those to other databases do not: the endpoint works.
 func TestDatabaseThatWaits(t *testing.T) {
 	db := startRoles(t, pgtest.SCRAM)
-	g := startPairs(t, db, passwordsOf(t, db), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Limits.OpenTimeout = 4 * time.Second // the server's first request has to come within it
-	})
+	g := startPairs(t, db, passwordsOf(t, db), nil)
 	isUser(t, g.login(t, "bob", "bob's secret", "shop"), "bob", "shop")
 	lockAs(t, db, "alter database till rename to gone")
+	setOpenTimeout := func(limit time.Duration) {
+		err := g.backend.Update(upstream.Settings{
+			Endpoints: upstream.Endpoints(db.Addr()), Ejection: upstream.Ejection{Failures: 1}, Limits: pool.Limits{MaxSize: 3, OpenTimeout: limit},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	setOpenTimeout(4 * time.Second) // the server's first request has to come within it
 	g.wantStalls(t, []string{"ada", "bob"}, []string{"till"})
+	setOpenTimeout(conntest.Patience)
 	if g.backend.Status().Endpoints[0].Ejected {
 		t.Error("the endpoint is ejected")
 	}

@@ -93,11 +93,10 @@ func TestUnknownDatabase(t *testing.T) {
 }
 
 func TestExhausted(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Limits.MaxSize, pc.Limits.AcquireTimeout = 1, time.Second
-	})
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	holder, other := g.connect(t, ""), g.connect(t, "")
 	do(t, holder, "begin")
+	g.setAcquireTimeout(t, 200*time.Millisecond)
 	for range 2 { // by the extended protocol and by the simple one
 		_, err := other.Exec(t.Context(), "select $1::int", 1)
 		if sqlstate(err) != "53300" || !has(err.Error(), `upstream "pg": no server connection became free in`) || !has(err.Error(), "in use: 1 of max_size 1") {
@@ -107,6 +106,7 @@ func TestExhausted(t *testing.T) {
 			t.Fatalf("exhausted pool: %v", err)
 		}
 	}
+	g.setAcquireTimeout(t, conntest.Patience)
 	do(t, holder, "commit")
 	if n := one[int](t, other, "select 3"); n != 3 {
 		t.Fatal("the client cannot go on")

@@ -61,13 +61,15 @@ next:
 	return ""
 }
 
-// Listen listens on a port of 127.0.0.1.
+// Listen listens on a port of 127.0.0.1 until the end of the test, also if nobody refers to the listener any more: the garbage collector would
+// close it.
 func Listen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 

@@ -36,34 +36,6 @@ func TestSharedConnectionsCannotBeChanged(t *testing.T) {
 	mustExec(t, conn, `COMMIT`)
 }
 
-// A cached statement is compiled again before it is described if another session has changed the
-// schema.
-func TestStatementAfterSchemaChange(t *testing.T) {
-	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })
-	a, b := s.connect(t), s.connect(t)
-	mustExec(t, a, `CREATE TABLE c (x INTEGER, y INTEGER)`)
-	mustExec(t, a, `INSERT INTO c VALUES (1, 2)`)
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeDescribeExec} {
-		mustExec(t, b, `SELECT * FROM c`, mode)
-		mustExec(t, a, `ALTER TABLE c ADD COLUMN z TEXT DEFAULT 'z'`)
-		mustExec(t, b, `SELECT * FROM c`, mode)
-		mustExec(t, a, `ALTER TABLE c DROP COLUMN y`)
-		mustExec(t, a, `ALTER TABLE c DROP COLUMN z`)
-		mustExec(t, a, `ALTER TABLE c ADD COLUMN y TEXT DEFAULT 'now a text'`)
-		rows, err := b.Query(t.Context(), `SELECT * FROM c`, mode)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rows.Next()
-		if oid := rows.FieldDescriptions()[1].DataTypeOID; oid != 25 {
-			t.Errorf("mode %v: y is described with OID %d", mode, oid)
-		}
-		rows.Close()
-		mustExec(t, a, `ALTER TABLE c DROP COLUMN y`)
-		mustExec(t, a, `ALTER TABLE c ADD COLUMN y INTEGER`)
-	}
-}
-
 // A schema change by another process is noticed without an error.
 func TestStatementAfterForeignSchemaChange(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })

@@ -67,9 +67,18 @@ func TestTimeoutOfAConnectionThatWasIdle(t *testing.T) {
 			_, _ = io.Copy(io.Discard, br) // until the client closes
 		}
 	})
-	tr := newTransport(t, httppool.Config{Options: httppool.Options{ResponseHeaderTimeout: 3 * pause}})
-	wantBody(t, tr, newRequest(t, "GET", s.url, nil), "hi")
-	_, _, err := exchange(tr, newRequest(t, "GET", s.url, nil))
+	p := poolTo(t, s.url)
+	within := func(limit time.Duration) *httppool.Transport {
+		return newTransport(t, httppool.Config{
+			Options: httppool.Options{ResponseHeaderTimeout: limit},
+			Source: func(ctx context.Context, _ *http.Request) (httppool.Lease, error) {
+				l, err := p.Acquire(ctx)
+				return leased{l}, err
+			},
+		})
+	}
+	wantBody(t, within(patience), newRequest(t, "GET", s.url, nil), "hi")
+	_, _, err := exchange(within(3*pause), newRequest(t, "GET", s.url, nil)) // on the same connection: the server would answer on another
 	wantError(t, err, httppool.ErrResponseTimeout)
 }
 

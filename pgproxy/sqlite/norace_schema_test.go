@@ -1,0 +1,179 @@
+//go:build !race
+
+package sqlite_test // these clients come one after the other; SQLite's parser takes several times as long with the race detector
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/pgproxy/sqlite"
+)
+
+var blanks = regexp.MustCompile(`[ \t]+`)
+
+// Names, comments, indexes, triggers and views of any kind: the file stays sound, and objects that the statement does
+// not name do not change.
+func TestAlterOddTables(t *testing.T) {
+	s, conn := startOdd(t)
+	for _, test := range []struct{ sql, want string }{
+		{`ALTER COLUMN "a,b" DROP NOT NULL`, `"a,b" TEXT DEFAULT 'x,)--',`},
+		{`ALTER COLUMN "a,b" SET DEFAULT '/*'`, `"a,b" TEXT NOT NULL DEFAULT '/*',`},
+		{`ALTER COLUMN "a,b" TYPE integer`, `"a,b" integer NOT NULL`},
+		{`ALTER COLUMN "c d" TYPE text USING "c d" || '--'`, `[c d] text CHECK ([c d] > 0)`},
+		{`ALTER COLUMN "check" TYPE numeric(10,2)`, `"check" numeric(10,2) DEFAULT (1 + 1)`},
+		{`ALTER COLUMN "check" SET NOT NULL, ALTER COLUMN "check" DROP DEFAULT`, `"check" REAL NOT NULL`},
+		{`ALTER COLUMN added DROP DEFAULT`, `added INT, CONSTRAINT`},
+		{`ALTER COLUMN added SET DEFAULT 8`, `added INT DEFAULT 8, CONSTRAINT`},
+		{`ADD CONSTRAINT "x)" CHECK ("c d" /* ) */ < 100)`, `CONSTRAINT "x)" CHECK ("c d" < 100)`},
+		{`ADD CONSTRAINT nested CHECK (id > 0 /* /* */ */ /* /* */ )) WITHOUT ROWID -- */ )`, "CONSTRAINT nested CHECK (id > 0 ))\n"},
+		{`ADD CHECK (added <> 3)`, `CONSTRAINT "o, (dd_added_check" CHECK (added <> 3)`},
+		{`ADD FOREIGN KEY ("c d") REFERENCES public.users (id)`, `FOREIGN KEY ("c d") REFERENCES users (id)`},
+		{`ADD CONSTRAINT u UNIQUE ("c d", "a,b")`, `"u" /* constraint */ ON "o, (dd" ("c d", "a,b")`},
+		{`DROP CONSTRAINT "pos ""x"""`, `UNIQUE, late TEXT, added INT DEFAULT 7, FOREIGN KEY`},
+		{`DROP CONSTRAINT "o, (dd_late_fkey"`, "CHECK (\"check\" > 0))\n"},
+		{`ADD COLUMN n text NOT NULL DEFAULT gen_random_uuid() UNIQUE`, `"o, (dd_n_key" /* constraint */`},
+		{`ADD COLUMN p bigint REFERENCES users(id) CHECK (p > 0)`, `"p" bigint REFERENCES users(id) CHECK (p > 0)`},
+		{`RENAME COLUMN late TO "la ""te"`, `"la ""te" TEXT`},
+		{`DROP COLUMN late`, `UNIQUE, added INT DEFAULT 7, CONSTRAINT "pos ""x""" CHECK ("check" > 0)`},
+	} {
+		t.Run(test.sql, func(t *testing.T) {
+			s.foreign(t, `DROP TABLE log; DROP TABLE strict; DROP TABLE "o, (dd"; DROP TABLE keyed; DROP VIEW seen;`+odd)
+			before := s.dump(t)
+			reader := s.connect(t)
+			one[int64](t, reader, `SELECT count(*) FROM "o, (dd"`)
+			mustExec(t, conn, `BEGIN; SAVEPOINT sp; ALTER TABLE "o, (dd" `+test.sql+`; ROLLBACK TO SAVEPOINT sp; COMMIT`, pgx.QueryExecModeSimpleProtocol)
+			if after := s.dump(t); !slices.Equal(before, after) {
+				t.Fatalf("rolled back it leaves\n%s", strings.Join(after, "\n"))
+			}
+			mustExec(t, conn, `ALTER TABLE "o, (dd" `+test.sql, pgx.QueryExecModeSimpleProtocol)
+			after := strings.Join(s.dump(t), "\n")
+			if !strings.Contains(blanks.ReplaceAllString(after, " "), test.want) {
+				t.Errorf("no %s in\n%s", test.want, after)
+			}
+			if n := one[int64](t, conn, `SELECT count(*) FROM log`); n != 0 {
+				t.Errorf("%d times a trigger fired", n)
+			}
+			if n := one[int64](t, conn, `SELECT count(*) FROM "o, (dd" WHERE added = 7`); n != 2 {
+				t.Errorf("%d old rows have their default", n)
+			}
+			isDefensive(t, conn)
+			mustExec(t, reader, `UPDATE "o, (dd" SET "check" = 5`)
+			if n := one[int64](t, conn, `SELECT count(*) FROM log`); n != 2 {
+				t.Errorf("triggers fired %d times afterwards", n)
+			}
+			s.dump(t)
+		})
+	}
+}
+
+// A cached statement is compiled again before it is described if another session has changed the
+// schema.
+func TestStatementAfterSchemaChange(t *testing.T) {
+	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })
+	a, b := s.connect(t), s.connect(t)
+	mustExec(t, a, `CREATE TABLE c (x INTEGER, y INTEGER)`)
+	mustExec(t, a, `INSERT INTO c VALUES (1, 2)`)
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeDescribeExec} {
+		mustExec(t, b, `SELECT * FROM c`, mode)
+		mustExec(t, a, `ALTER TABLE c ADD COLUMN z TEXT DEFAULT 'z'`)
+		mustExec(t, b, `SELECT * FROM c`, mode)
+		mustExec(t, a, `ALTER TABLE c DROP COLUMN y`)
+		mustExec(t, a, `ALTER TABLE c DROP COLUMN z`)
+		mustExec(t, a, `ALTER TABLE c ADD COLUMN y TEXT DEFAULT 'now a text'`)
+		rows, err := b.Query(t.Context(), `SELECT * FROM c`, mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows.Next()
+		if oid := rows.FieldDescriptions()[1].DataTypeOID; oid != 25 {
+			t.Errorf("mode %v: y is described with OID %d", mode, oid)
+		}
+		rows.Close()
+		mustExec(t, a, `ALTER TABLE c DROP COLUMN y`)
+		mustExec(t, a, `ALTER TABLE c ADD COLUMN y INTEGER`)
+	}
+}
+
+// A numbered primary key keeps the type of its declaration, also after ALTER TABLE.
+func TestBigKeys(t *testing.T) {
+	s := start(t)
+	conn := s.connect(t)
+	for decl, want := range map[string]string{
+		`id bigint PRIMARY KEY GENERATED BY DEFAULT AS IDENTITY (sequence name "s"."t_id_seq" INCREMENT BY 1 MINVALUE -5 START WITH 1 CACHE 1)`: "bigint 20",
+		"id bigserial PRIMARY KEY": "bigint 20", "id BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY": "bigint 20", "id serial8, PRIMARY KEY (id)": "bigint 20",
+		"id serial PRIMARY KEY": "integer 23", "id bigint PRIMARY KEY": "bigint 20", "id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY": "integer 23",
+	} {
+		typeOf := func(after string) string {
+			t.Helper()
+			rows, err := conn.Query(t.Context(), `SELECT id FROM k`, pgx.QueryExecModeDescribeExec)
+			if err != nil {
+				t.Fatal(after, err)
+			}
+			oid := rows.FieldDescriptions()[0].DataTypeOID
+			rows.Close()
+			return fmt.Sprint(one[string](t, conn, `SELECT format_type(atttypid, atttypmod) FROM pg_attribute JOIN pg_class c ON c.oid = attrelid WHERE relname = 'k' AND attname = 'id'`), " ", oid)
+		}
+		mustExec(t, conn, `CREATE TABLE k (`+decl+`)`)
+		if got := typeOf(""); got != want {
+			t.Errorf("%s: %s, want %s", decl, got, want)
+		}
+		mustExec(t, conn, `ALTER TABLE k ADD COLUMN a text; ALTER TABLE k ADD CONSTRAINT c CHECK (a <> '')`)
+		if got := typeOf("ALTER"); got != want {
+			t.Errorf("%s, altered: %s, want %s", decl, got, want)
+		}
+		if strings.Contains(decl, "serial ") {
+			mustExec(t, conn, `ALTER TABLE k ALTER COLUMN id TYPE bigint`)
+			if got := typeOf("TYPE"); got != "bigint 20" {
+				t.Errorf("%s made bigint: %s", decl, got)
+			}
+		}
+		mustExec(t, conn, `DROP TABLE k`)
+	}
+	mustExec(t, conn, `CREATE TABLE k (id bigserial PRIMARY KEY, a text)`)
+	if id := one[int64](t, conn, `INSERT INTO k (a) VALUES ('x') RETURNING id`); id != 1 {
+		t.Errorf("the first key is %d", id)
+	}
+}
+
+// The time for a statement is proportional to its length. These statements would run for hours if
+// it were quadratic.
+func TestLongStatements(t *testing.T) {
+	conn := start(t).connect(t)
+	mustExec(t, conn, `CREATE TABLE wide (a INTEGER, b TEXT)`)
+	var rows, list strings.Builder
+	var args []any
+	const n = 8000
+	for i := range n {
+		fmt.Fprintf(&rows, ", ($%d, $%d)", 2*i+1, 2*i+2)
+		fmt.Fprintf(&list, ", $%d", i+1)
+		args = append(args, i, "x")
+	}
+	if tag := mustExec(t, conn, `INSERT INTO wide VALUES `+rows.String()[2:], args...); tag != "INSERT 0 8000" {
+		t.Errorf("tag %q", tag)
+	}
+	ids := make([]any, n)
+	for i := range ids {
+		ids[i] = i
+	}
+	if got := one[int64](t, conn, `SELECT count(*) FROM wide WHERE a IN (`+list.String()[2:]+`)`, ids...); got != n {
+		t.Errorf("found %d", got)
+	}
+	for name, sql := range map[string]string{
+		"nested casts":       `SELECT ` + strings.Repeat("cast(", 1<<15),
+		"closed casts":       `SELECT ` + strings.Repeat("cast(", 1<<15) + "1" + strings.Repeat(" as int)", 1<<15),
+		"chained casts":      `SELECT 1` + strings.Repeat("::int", 1<<15),
+		"parentheses":        `SELECT ` + strings.Repeat("(", 1<<15) + "1" + strings.Repeat(")::int", 1<<15),
+		"arrays of catalogs": `SELECT ` + strings.Repeat("array(select ", 1<<15) + " from pg_class",
+		"locks":              `SELECT 1` + strings.Repeat(" for update of x", 1<<15) + " !",
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	one[int64](t, conn, `SELECT 1`)
+}
