@@ -130,3 +130,23 @@ func TestKilledInTheQueue(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 }
+
+// TestKilledBeforeTheHeader kills a connection whose PROXY header has not come: it is counted as killed, and as nothing else.
+func TestKilledBeforeTheHeader(t *testing.T) {
+	s, addr := start(t, listener.Config{Name: "test", AcceptProxy: true, Logger: quiet}, listener.HandlerFunc(func(context.Context, *listener.Conn) {
+		t.Error("the killed connection has a session")
+	}))
+	client := conntest.Dial(t, addr)
+	conntest.Eventually(t, "the connection is killed", func() bool {
+		for _, i := range s.Sessions() {
+			id, _, _ := listener.ParseID(i.ID)
+			return s.Stats().Active == 1 && s.Kill(id, 0)
+		}
+		return false
+	})
+	conntest.WantGone(t, client)
+	conntest.Eventually(t, "the connection is over", func() bool { return s.Stats().Active == 0 && len(s.Sessions()) == 0 })
+	if st := s.Stats(); len(st.Errors) != 1 || st.Errors[listener.ReasonKilled] != 1 || st.Rejected != 0 || st.Gone != 0 {
+		t.Errorf("%+v, want one killed and nothing else", st)
+	}
+}
