@@ -170,7 +170,8 @@ func (c *combined) check(access []combineLine) {
 		return
 	}
 	reason := combineReason(access[0].Error)
-	killed := reason == listener.ReasonClientGone && access[0].Endpoint == "" && c.killed.Load() // just before it was in the register
+	// A kill closes the connection itself if its session is not in the register yet, and may come a moment before it is.
+	killed := reason == listener.ReasonClientGone && c.killed.Load() && strings.HasSuffix(access[0].Error, "use of closed network connection")
 	if !c.mayEnd(reason) && !killed {
 		r.failed(c, "it ends as %q", reason)
 	}
