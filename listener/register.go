@@ -188,8 +188,11 @@ func (s *Server) Kill(id ID, stream uint64) bool {
 		case r.conn.ID() != id:
 		case r.session != nil:
 			return r.session.Kill(stream)
+		case stream != 0:
+			return false
 		default:
-			return stream == 0 && s.KillConn(r.conn)
+			_ = r.conn.SetLinger(0) // a clean end would look like an empty answer
+			return s.KillConn(r.conn)
 		}
 	}
 	return false

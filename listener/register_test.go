@@ -2,7 +2,9 @@ package listener_test
 
 import (
 	"context"
+	"errors"
 	"net"
+	"syscall"
 	"testing"
 
 	"github.com/headpond/headpond/internal/conntest"
@@ -128,5 +130,27 @@ func TestKilledInTheQueue(t *testing.T) {
 	st := s.Stats()
 	if st.Active != 0 || st.Queued != 0 || st.Rejected != 0 || st.Gone != 0 || st.Errors[listener.ReasonKilled] != 1 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// TestKilledBeforeTheHeader kills a connection whose PROXY header has not come: it is reset, and counted as killed and as nothing else.
+func TestKilledBeforeTheHeader(t *testing.T) {
+	s, addr := start(t, listener.Config{Name: "test", AcceptProxy: true, Logger: quiet}, listener.HandlerFunc(func(context.Context, *listener.Conn) {
+		t.Error("the killed connection has a session")
+	}))
+	client := conntest.Dial(t, addr)
+	conntest.Eventually(t, "the connection is killed", func() bool {
+		for _, i := range s.Sessions() {
+			id, _, _ := listener.ParseID(i.ID)
+			return s.Stats().Active == 1 && s.Kill(id, 0)
+		}
+		return false
+	})
+	if err := conntest.WantGone(t, client); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the client sees %v, want a reset", err)
+	}
+	conntest.Eventually(t, "the connection is over", func() bool { return s.Stats().Active == 0 && len(s.Sessions()) == 0 })
+	if st := s.Stats(); len(st.Errors) != 1 || st.Errors[listener.ReasonKilled] != 1 || st.Rejected != 0 || st.Gone != 0 {
+		t.Errorf("%+v, want one killed and nothing else", st)
 	}
 }

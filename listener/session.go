@@ -153,7 +153,11 @@ func (s *Server) begin(c *Conn) bool {
 	cfg := s.config()
 	if cfg.expectsHeader(c) {
 		s.uncount(c) // the configuration may have changed since c was accepted
-		if err := readProxyHeader(c, cfg.ProxyTimeout); err != nil {
+		err := readProxyHeader(c, cfg.ProxyTimeout)
+		switch {
+		case c.is(connClosed): // an operator has ended it
+			return false
+		case err != nil:
 			s.rejectNoHeader(c, err)
 			return false
 		}
@@ -164,7 +168,7 @@ func (s *Server) begin(c *Conn) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped || c.index == 0 { // 0: an operator has ended it
+	if s.stopped || c.is(connClosed) { // by an operator
 		return false
 	}
 	c.flags.Or(connServing)

@@ -208,12 +208,22 @@ type warmConn struct {
 	fiber.Stream
 	opened time.Time             // by fiber.Now
 	relay  atomic.Pointer[relay] // relay that uses the connection; nil = none yet
+	out    atomic.Pointer[error] // why interrupt has closed the connection before it had a relay; nil = it has not
+}
+
+// use records the relay that is about to use the connection. If the connection was interrupted before, it interrupts the relay.
+func (w *warmConn) use(r *relay) {
+	w.relay.Store(r)
+	if why := w.out.Load(); why != nil {
+		r.endpointOut(*why)
+	}
 }
 
 // interrupt ends the session that uses a connection. A session that is still preparing the connection, or has received
 // nothing on it, moves to another endpoint.
 func interrupt(c net.Conn, why error) {
 	if w, ok := c.(*warmConn); ok {
+		w.out.Store(&why) // first: use looks in the other order
 		if r := w.relay.Load(); r != nil {
 			r.endpointOut(why)
 			return

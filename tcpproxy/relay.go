@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -44,12 +45,22 @@ type relay struct {
 	resume    func()     // resumes the suspended session; nil = it is not suspended
 	finished  bool       // ended normally; later errors are ignored
 	opening   opening    // the client's first bytes, while the session may move
+	told      [2]told    // what the first failed write to the client, and to the server, was told
 }
 
 const (
 	clientEnd = 1 << iota
 	serverEnd
 	bothEnds = clientEnd | serverEnd
+)
+
+// told is what the system has told a write to a broken connection.
+type told uint8
+
+const (
+	toldNothing told = iota
+	toldReset        // there was no FIN before the reset
+	toldOther
 )
 
 func newRelay(s *session, client, server fiber.Stream, endpoint string) *relay {
@@ -210,10 +221,15 @@ func (r *relay) uncounted(n int) int64 {
 func (r *relay) ended(src, dst *side, end int32, readErr, writeErr error) {
 	switch {
 	case r.lostServer(src, readErr): // the session moves to another endpoint
+	case errors.Is(readErr, io.EOF) && r.wasReset(src):
+		r.fail(r.reasonGone(src), fmt.Errorf("read from %s: %w", src.name, syscall.ECONNRESET))
 	case errors.Is(readErr, io.EOF) && r.ends.Or(end)|end == bothEnds: // Close does it
 	case errors.Is(readErr, io.EOF):
-		if err := dst.conn.CloseWrite(); errors.Is(err, errors.ErrUnsupported) {
+		switch err := dst.conn.CloseWrite(); {
+		case errors.Is(err, errors.ErrUnsupported):
 			r.finish() // dst cannot be half closed
+		case errors.Is(err, syscall.ECONNRESET): // from the end of TLS
+			r.noteWrite(dst, fmt.Errorf("write to %s: %w", dst.name, err))
 		}
 	case readErr != nil:
 		r.fail(r.reasonGone(src), fmt.Errorf("read from %s: %w", src.name, readErr))
@@ -230,10 +246,35 @@ func (r *relay) ended(src, dst *side, end int32, readErr, writeErr error) {
 func (r *relay) noteWrite(dst *side, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	switch now := &r.told[r.index(dst)]; {
+	case *now != toldNothing:
+	case errors.Is(err, syscall.ECONNRESET):
+		*now = toldReset
+	default:
+		*now = toldOther
+	}
 	if r.err == nil && !r.finished {
 		r.reason, r.err = r.reasonGone(dst), err
 		r.opening.broken = dst == &r.server && !r.opening.spent
 	}
+}
+
+// wasReset reports whether src, from which a read has seen the end of the stream, was reset before it sent a FIN. The system tells
+// that once: if a write has been told, reads only see an end. After a FIN a write is told EPIPE.
+func (r *relay) wasReset(src *side) bool {
+	taken := r.ends.Load() == 0 && resetTaken(src.conn) && r.ends.Load() == 0 // the other direction may be about to end src's stream
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	told := r.told[r.index(src)]
+	return told == toldReset || told == toldNothing && taken // then the write has not returned yet
+}
+
+// index returns the index of a side in told.
+func (r *relay) index(which *side) int {
+	if which == &r.client {
+		return 0
+	}
+	return 1
 }
 
 // reasonGone returns the error counter for a side that has broken off.

@@ -108,7 +108,7 @@ func (s *session) serve(ctx context.Context, client fiber.Stream) (next fiber.St
 	r := newRelay(s, client, server, lease.Endpoint())
 	s.relays(ctx, r)
 	if w, ok := lease.Value().(*warmConn); ok {
-		w.relay.Store(r)
+		w.use(r)
 	}
 	if r.run() {
 		return nil, true
