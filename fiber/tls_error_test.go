@@ -49,7 +49,7 @@ func TestTLSBufferedKeepsErrors(t *testing.T) {
 // readToError expects data, byte by byte, and then the error behind it, which must not be a deadline's.
 func readToError(t *testing.T, c *fiber.TLSConn, want string) {
 	defer c.Close()
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(conntest.Patience))
 	if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil {
 		t.Errorf("Read = %d, %v", n, err)
 	}
