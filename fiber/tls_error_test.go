@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/tlstest"
 )
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // urgent sends a byte of TCP's urgent data, as FTP and telnet do: a Read does not return it, but ends before it.
