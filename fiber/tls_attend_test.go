@@ -40,6 +40,15 @@ func (a *attended) run() {
 	a.taken <- a.src.AttendThen(a.other, a.step, func(any) { a.run() })
 }
 
+// takenAgain reports whether there were further AttendThens since it was called last.
+func (a *attended) takenAgain() (again bool) {
+	for len(a.taken) > 0 {
+		<-a.taken
+		again = true
+	}
+	return again
+}
+
 func (a *attended) step() bool {
 	for {
 		data, other, over := a.src.TryReadEither(a.other, 0)
