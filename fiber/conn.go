@@ -101,6 +101,9 @@ type rareConn struct {
 	local, remote atomic.Pointer[net.Addr]
 
 	rd, wr []*coroutine // fibers that wait for other Reads and Writes to end; they belong to the loop
+
+	moves atomic.Uint64 // deadlines set by threads other than the loop's; see overtaken
+	moved [2]uint64     // the latest call that has set the deadline of Reads, and of Writes; they belong to the loop
 }
 
 // rareState returns c's rareConn, and allocates it if necessary. Any thread may call it.
@@ -506,66 +509,6 @@ func (c *Conn) expired(l *loop) {
 	}
 	for _, s := range []*side{&c.rd, &c.wr} {
 		c.deadlineMoved(l, s)
-	}
-}
-
-// pastDeadline stands for every deadline before the loop's clock began.
-const pastDeadline = 1
-
-// SetDeadline implements net.Conn. It changes no timer as long as deadlines only move later.
-func (c *Conn) SetDeadline(t time.Time) error {
-	return c.setDeadline(t, true, true)
-}
-
-// SetReadDeadline implements net.Conn.
-func (c *Conn) SetReadDeadline(t time.Time) error {
-	return c.setDeadline(t, true, false)
-}
-
-// SetWriteDeadline implements net.Conn.
-func (c *Conn) SetWriteDeadline(t time.Time) error {
-	return c.setDeadline(t, false, true)
-}
-
-func (c *Conn) setDeadline(t time.Time, read, write bool) error {
-	var at int64
-	if !t.IsZero() {
-		at = max(clockAt(t), pastDeadline)
-	}
-	l := c.loop.Load()
-	switch {
-	case c.shut.Load():
-		return errSetClosed
-	case l.isCaller():
-		c.moveDeadline(l, at, read, write)
-	case !c.send(l, func(l *loop) { c.moveDeadline(l, at, read, write) }):
-		return errSetClosed
-	}
-	return nil
-}
-
-func (c *Conn) moveDeadline(l *loop, at int64, read, write bool) {
-	if c.closed { // the deadlines are used otherwise: see linger
-		return
-	}
-	if read {
-		c.rd.deadline = at
-		c.deadlineMoved(l, &c.rd)
-	}
-	if write {
-		c.wr.deadline = at
-		c.deadlineMoved(l, &c.wr)
-	}
-}
-
-// deadlineMoved applies a side's deadline to its waiter.
-func (c *Conn) deadlineMoved(l *loop, s *side) {
-	switch {
-	case c.closed || !c.waits(s) || s.deadline == 0:
-	case s.deadline <= l.now:
-		c.wake(l, s)
-	default:
-		l.timers.arm(c, s.deadline)
 	}
 }
 

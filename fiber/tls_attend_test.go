@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/fiber"
-	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/tlstest"
 )
 
@@ -41,6 +40,15 @@ func (a *attended) run() {
 	a.taken <- a.src.AttendThen(a.other, a.step, func(any) { a.run() })
 }
 
+// takenAgain reports whether there were further AttendThens since it was called last.
+func (a *attended) takenAgain() (again bool) {
+	for len(a.taken) > 0 {
+		<-a.taken
+		again = true
+	}
+	return again
+}
+
 func (a *attended) step() bool {
 	for {
 		data, other, over := a.src.TryReadEither(a.other, 0)
@@ -68,48 +76,6 @@ func sendPieces(t *testing.T, to interface {
 		data = data[n:]
 	}
 	_ = to.CloseWrite()
-}
-
-// TestTLSAttended: a loop passes data from and to a TLSConn without a fiber, whatever the pieces are, and nothing is lost
-// when the receiver does not read for a while.
-func TestTLSAttended(t *testing.T) {
-	cfg := serverConfig()
-	loops(t, func(t *testing.T, e *fiber.Engine) {
-		for _, down := range []bool{true, false} {
-			c := newTLSChain(t, e, cfg)
-			a := (*attended)(nil)
-			from, to := c.server.(fiber.Stream), net.Conn(c.Conn)
-			write := io.Writer(from)
-			if down {
-				a = attend(c.out, c.in, c.in.NetConn())
-			} else {
-				a, to, write = attend(c.in, c.out, c.out), from, c.Conn
-			}
-			if !<-a.taken {
-				t.Fatal("AttendThen returned false")
-			}
-			for _, text := range []string{"one", "two", "three"} {
-				_, _ = io.WriteString(write, text)
-				if _, err := io.ReadFull(to, make([]byte, len(text))); err != nil {
-					t.Fatal(err)
-				}
-				awaitNoFibers(t, e)
-			}
-			want := random(t, 16<<20)           // more than the sockets take
-			go sendPieces(t, write.(interface { //nolint:forcetypeassert // both are
-				io.Writer
-				CloseWrite() error
-			}), want)
-			conntest.Eventually(t, "a fiber waits for the receiver", func() bool { return e.Stats().Fibers > 0 && len(a.taken) == 0 })
-			got := make([]byte, len(want))
-			if n, err := io.ReadFull(to, got); err != nil || !bytes.Equal(got, want) {
-				t.Errorf("down %v: got %d bytes of %d, equal %v, %v", down, n, len(want), bytes.Equal(got, want), err)
-			}
-			if err := <-a.ended; err != io.EOF {
-				t.Errorf("down %v: at the end %v", down, err)
-			}
-		}
-	})
 }
 
 // TestTLSAttendedRecords: a record that comes in parts, one without data, and one that is answered.

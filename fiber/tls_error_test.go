@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/tlstest"
 )
 
@@ -49,7 +50,7 @@ func TestTLSBufferedKeepsErrors(t *testing.T) {
 // readToError expects data, byte by byte, and then the error behind it, which must not be a deadline's.
 func readToError(t *testing.T, c *fiber.TLSConn, want string) {
 	defer c.Close()
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(conntest.Patience))
 	if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil {
 		t.Errorf("Read = %d, %v", n, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // urgent sends a byte of TCP's urgent data, as FTP and telnet do: a Read does not return it, but ends before it.
@@ -44,7 +45,7 @@ func TestReadBehindUrgentData(t *testing.T) {
 				_, _ = client.Write([]byte("before"))
 				urgent(t, client)
 				_, _ = client.Write([]byte("behind")) // the loop does not see any of it yet
-				_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+				_ = c.SetReadDeadline(time.Now().Add(conntest.Patience))
 				got := make([]byte, 12)
 				if n, err := io.ReadFull(c, got); string(got[:n]) != "beforebehind" || err != nil {
 					t.Errorf("used %v: %q, %v", used, got[:n], err)
@@ -85,7 +86,7 @@ func TestCopyToBehindUrgentData(t *testing.T) {
 				}
 			})
 			got := make([]byte, len(want))
-			_ = server.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_ = server.SetReadDeadline(time.Now().Add(conntest.Patience))
 			if n, err := io.ReadFull(server, got); !bytes.Equal(got, want) {
 				t.Errorf("end %v: %d bytes of %d came, %v", end, n, len(want), err)
 			}

@@ -278,7 +278,7 @@ func (e *everything) datagram(tag string) error {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(time.Second)) // datagrams of sessions that are killed are lost
+	_ = c.SetDeadline(time.Now().Add(3 * time.Second)) // datagrams of sessions that are killed are lost
 	for range 3 {
 		if _, err := io.WriteString(c, tag); err != nil {
 			return err

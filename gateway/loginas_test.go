@@ -31,7 +31,7 @@ upstreams:
   pg:
     endpoints: ["{server}"]
     health: {postgres: true}
-    pool: {max_size: {size}}
+    pool: {max_size: {size}, acquire_timeout: 2m} # a login takes long on a busy machine
     postgres: {login_as: client, max_connections: {most}, user: gateway, password: own, params: {statement_timeout: {timeout}}}
 `
 

@@ -36,7 +36,7 @@ func TestConnectionsComeToTheirUsersLoop(t *testing.T) {
 	}
 	var server, auth atomic.Value // of type fiber.Stream
 	cfg := routeTo(to(&server))
-	cfg.Routes[0].ForwardAuth = &httpproxy.ForwardAuth{Upstream: to(&auth)}
+	cfg.Routes[0].ForwardAuth = &httpproxy.ForwardAuth{Upstream: to(&auth), Timeout: patience}
 	p := startProxy(t, cfg)
 	servers, auths := map[int]bool{}, map[int]bool{}
 	for range 100 {

@@ -133,7 +133,7 @@ func TestCanaryIsOfItsRoute(t *testing.T) {
 	auth := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) { asked++ }))
 	p := canaryAt(t, httpproxy.Canary{Percent: 50, Header: "X-Tenant"}, func(r *httpproxy.Route) {
 		r.RateLimit = httpproxy.RateLimit{Requests: 20, Per: 3600e9, By: httpproxy.RateByRoute}
-		r.ForwardAuth = &httpproxy.ForwardAuth{Upstream: auth}
+		r.ForwardAuth = &httpproxy.ForwardAuth{Upstream: auth, Timeout: patience}
 		r.ResponseHeaders = httpproxy.HeaderRules{Set: []httpproxy.HeaderField{{Name: "X-Rule", Value: "1"}}}
 	})
 	got := map[string]float64{}

@@ -121,7 +121,7 @@ func (r *combineRoute) addAccess(rnd *rand.Rand, s *combineServers) {
 		r.BearerAuth = &httpproxy.BearerAuth{Keys: s.keys, UserHeader: "X-User", Forward: one(rnd, 3)}
 	case 2:
 		r.auth, r.user = "forward", "fay"
-		r.ForwardAuth = &httpproxy.ForwardAuth{Upstream: s.auth, Path: "/ask", ResponseHeaders: []string{"X-User"}}
+		r.ForwardAuth = &httpproxy.ForwardAuth{Upstream: s.auth, Timeout: patience, Path: "/ask", ResponseHeaders: []string{"X-User"}}
 	}
 	switch rnd.IntN(8) {
 	case 0:

@@ -21,9 +21,9 @@ func namedUpstream(t *testing.T, name string, h http.HandlerFunc) *httpproxy.Ups
 			_, _ = io.WriteString(w, name+" "+r.URL.Path+" "+string(body))
 		}
 	}
-	u, err := httpproxy.NewUpstream(name, httpproxy.UpstreamOptions{
+	u, err := httpproxy.NewUpstream(name, patiently(httpproxy.UpstreamOptions{
 		Settings: upstream.Settings{Endpoints: upstream.Endpoints(serveHTTP(t, h))}, Dial: enginetest.Dial,
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}

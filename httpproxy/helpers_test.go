@@ -1,6 +1,7 @@
 package httpproxy_test
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -56,7 +57,7 @@ func newUpstreamWith(t testing.TB, o httpproxy.UpstreamOptions, endpoints ...str
 	if o.Go = fiber.Go; o.Dial == nil {
 		o.Dial = enginetest.Dial
 	}
-	u, err := httpproxy.NewUpstream("api", o)
+	u, err := httpproxy.NewUpstream("api", patiently(o))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +71,14 @@ func newUpstreamWith(t testing.TB, o httpproxy.UpstreamOptions, endpoints ...str
 	return u
 }
 
+// patiently makes the limits longer that a test leaves to their defaults: a busy machine may need those for an ordinary request.
+func patiently(o httpproxy.UpstreamOptions) httpproxy.UpstreamOptions {
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, patience)
+	o.Limits.OpenTimeout = cmp.Or(o.Limits.OpenTimeout, patience)
+	o.Limits.AcquireTimeout = cmp.Or(o.Limits.AcquireTimeout, patience)
+	return o
+}
+
 type running struct {
 	*httpproxy.Proxy
 	addr, url string
@@ -81,6 +90,7 @@ func startProxy(t testing.TB, cfg httpproxy.Config) running {
 	if cfg.Listener.Logger == nil {
 		cfg.Listener.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.ReadHeaderTimeout = cmp.Or(cfg.ReadHeaderTimeout, patience)
 	p, err := httpproxy.New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -282,7 +282,7 @@ func TestTokenLimitOfParallelRequests(t *testing.T) {
 func TestTokenLimitByGrant(t *testing.T) {
 	auth := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X-User", r.Header.Get("Authorization")) }))
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{
-		Upstream: newUpstream(t, serveHTTP(t, llmBackend(t))), ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Path: "/", ResponseHeaders: []string{"X-User"}},
+		Upstream: newUpstream(t, serveHTTP(t, llmBackend(t))), ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: patience, Path: "/", ResponseHeaders: []string{"X-User"}},
 		LLM: &httpproxy.LLM{Limits: []httpproxy.TokenLimit{{Tokens: 25, Per: 24 * time.Hour, By: httpproxy.RateByRoute, Header: "X-User"}}},
 	}}})
 	client := clientFor(t, "HTTP/1.1")

@@ -183,7 +183,7 @@ func TestTraceOfAClientThatLeavesDuringAnAccessCheck(t *testing.T) {
 	}))
 	tr, lines := &traces{t: t}, &logLines{t: t}
 	cfg := routeTo(newUpstream(t, "127.0.0.1:9"))
-	cfg.Routes[0].ForwardAuth = &httpproxy.ForwardAuth{Upstream: auth}
+	cfg.Routes[0].ForwardAuth = &httpproxy.ForwardAuth{Upstream: auth, Timeout: patience}
 	cfg.Tracer, cfg.AccessLog = tr, &httpproxy.AccessLog{To: lines}
 	p := startProxy(t, cfg)
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {

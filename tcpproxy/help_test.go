@@ -1,6 +1,7 @@
 package tcpproxy_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -30,11 +31,12 @@ func start(t *testing.T, endpoints []string, o tcpproxy.UpstreamOptions, change 
 	if o.Logger, o.Go = quiet, fiber.Go; o.Dial == nil {
 		o.Dial = enginetest.Dial
 	}
+	o.Limits.OpenTimeout = cmp.Or(o.Limits.OpenTimeout, conntest.Patience) // a busy machine may need the default for a connection
 	up, err := tcpproxy.NewUpstream("backends", o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := tcpproxy.Config{Listener: listener.Config{Name: "test", Protocol: "tcp", Logger: quiet}, Upstream: up}
+	cfg := tcpproxy.Config{Listener: listener.Config{Name: "test", Protocol: "tcp", Logger: quiet}, Upstream: up, ConnectTimeout: conntest.Patience}
 	if change != nil {
 		change(&cfg)
 	}

@@ -33,7 +33,7 @@ type node struct {
 
 const nodeText = `
 drain_timeout: 20s
-peers: {key: "{key}", listen: [/ip4/127.0.0.1/udp/0/quic-v1, /ip4/127.0.0.1/tcp/0], bootstrap: [{bootstrap}]}
+peers: {keep_alive: 30s, key: "{key}", listen: [/ip4/127.0.0.1/udp/0/quic-v1, /ip4/127.0.0.1/tcp/0], bootstrap: [{bootstrap}]}
 `
 
 // run starts a gateway; of its text {key}, {bootstrap} and what pairs says are replaced. The key stays the same for each name.
@@ -299,7 +299,7 @@ func TestReload(t *testing.T) {
 		t.Error(err)
 	}
 	for what, cfg := range map[string]*config.Config{
-		"listen": far.parse(t, "127.0.0.1/tcp/0", "127.0.0.1/tcp/1"), "key": far.parse(t, "node.key", "other.key"), "keep_alive": far.parse(t, "peers: {", "peers: {keep_alive: 4s, "),
+		"listen": far.parse(t, "127.0.0.1/tcp/0", "127.0.0.1/tcp/1"), "key": far.parse(t, "node.key", "other.key"), "keep_alive": far.parse(t, "keep_alive: 30s", "keep_alive: 4s"),
 	} {
 		if err := far.Reload(cfg); err == nil || !strings.Contains(err.Error(), "restart it") {
 			t.Errorf("%s: %v", what, err)
