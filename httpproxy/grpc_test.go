@@ -3,6 +3,7 @@ package httpproxy_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,4 +103,37 @@ func TestGRPCDeadline(t *testing.T) {
 		<-came
 		want(t, call(t, p.url, "50m"))
 	})
+}
+
+// TestGRPCDeadlineOfAnAnswer: a call whose time is over while its client does not take the answer ends with that status, as one does
+// whose server is too slow. It is not counted as a client that has left.
+func TestGRPCDeadlineOfAnAnswer(t *testing.T) {
+	backend := serveFrames(t, func(s *frames) {
+		id, _ := s.request()
+		s.fields(id, false, ":status", "200", "content-type", "application/grpc")
+		_ = s.WriteData(id, false, []byte("more than the client takes"))
+		s.drain()
+	})
+	lines := &logLines{t: t}
+	cfg := routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, backend))
+	cfg.AccessLog = &httpproxy.AccessLog{To: lines}
+	h := dialH2(t, startProxy(t, cfg).addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 4})
+	h.ask(1, true, ":method", "POST", ":scheme", "http", ":path", "/", ":authority", "a", "content-type", "application/grpc", "grpc-timeout", "300m")
+	content, end := "", h.next(func(f http2.Frame) bool { return f.Header().StreamID == 1 && f.Header().Type == http2.FrameHeaders })
+	for end != nil && !end.(*http2.MetaHeadersFrame).StreamEnded() {
+		end = h.next(func(f http2.Frame) bool {
+			if data, ok := f.(*http2.DataFrame); ok {
+				content += string(data.Data())
+			}
+			reset, ok := f.(*http2.RSTStreamFrame)
+			if ok {
+				t.Fatalf("after %q: reset by %v", content, reset.ErrCode)
+			}
+			return f.Header().StreamID == 1 && f.Header().Type == http2.FrameHeaders
+		})
+	}
+	if got := fmt.Sprint(end.(*http2.MetaHeadersFrame).Fields); content != "more" || !strings.Contains(got, `"grpc-status" = "4"`) {
+		t.Errorf("%q, then %s", content, got)
+	}
+	wantFields(t, lines.fields(), map[string]any{"status": 200, "reason": "timeout"})
 }
