@@ -33,6 +33,7 @@ type uploading struct {
 	err      error        // read it only after over
 	n        int64        // bytes of content sent; read it only after over
 	more     bool         // bytes were read that had not arrived with the head, and are not kept; read it only after over
+	whole    bool         // all of the body was read from the client, and in has only what follows it; read it only after over
 	keeps    bool         // the bytes read last are kept
 	// mayKeep says that the body should be kept, because the request might be sent again.
 	mayKeep bool
@@ -144,12 +145,12 @@ func (s *session) uploadKept(up *uploading, left int64) error {
 		}
 		piece := up.in.upTo(int(left))
 		left -= int64(len(piece))
+		up.in.take(len(piece)) // its bytes stay until the next read
 		if err := s.toServer(up, piece, left == 0); err != nil {
 			return err
 		}
 		up.n += int64(len(piece))
 		s.copyBody(piece)
-		up.in.take(len(piece))
 	}
 	return nil
 }
@@ -230,6 +231,7 @@ func (s *session) writing(up *uploading, last bool) error {
 	if !up.state.CompareAndSwap(uploadRunning, next) {
 		return errAbandoned
 	}
+	up.whole = last
 	return nil
 }
 
@@ -256,12 +258,12 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 		case s.tooLong(up.n + int64(len(content))):
 			return s.errTooLong()
 		}
+		up.in.take(n) // its bytes stay until the next read
 		if err := s.contentToServer(up, out, content, done); err != nil {
 			return err
 		}
 		up.n += int64(len(content))
 		s.copyBody(content)
-		up.in.take(n)
 		if done {
 			return nil
 		}
@@ -317,8 +319,8 @@ func (s *session) moreChunks(up *uploading, out []byte) error {
 	return s.toServer(up, []byte(crlf), false)
 }
 
-// endUpload ends the upload with the exchange, and reports whether the body was sent completely. If it was not, the
-// client's connection ends too, because the remainder of the body would be taken for a request.
+// endUpload ends the upload with the exchange, and reports whether the body was sent completely. If it was not even read
+// completely, the client's connection ends too, because the remainder of the body would be taken for a request.
 func (s *session) endUpload() bool {
 	x := &s.ex
 	up := x.up
@@ -335,6 +337,6 @@ func (s *session) endUpload() bool {
 	if up.sent() {
 		return true
 	}
-	x.close = true
+	x.close = x.close || !up.whole
 	return false
 }
