@@ -165,3 +165,32 @@ func waitOrEnd(t *testing.T, c <-chan struct{}) {
 	case <-t.Context().Done():
 	}
 }
+
+// TestEmptyBodiesHoldNoMemory: requests whose bodies have no length, and turn out to be empty, wait for their answers without a buffer.
+func TestEmptyBodiesHoldNoMemory(t *testing.T) {
+	const streams = 20
+	for _, protocol := range []httpproxy.Protocol{httpproxy.ProtocolH1, httpproxy.ProtocolH2C} {
+		asked := make(chan string, streams)
+		u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: protocol}, serveEither(t, func(_ http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			asked <- fmt.Sprintf("%q %v %d", body, err, r.ContentLength)
+			waitOrEnd(t, r.Context().Done())
+		}))
+		p := startProxy(t, routeTo(u))
+		h := dialH2(t, p.addr)
+		for i := range uint32(streams) {
+			h.ask(2*i+1, false, ":method", "POST", ":scheme", "http", ":authority", "a", ":path", "/")
+			h.do(0, h.WriteData(2*i+1, true, nil))
+		}
+		for range streams {
+			if got := <-asked; got != `"" <nil> -1` {
+				t.Errorf("%v: the server has got %s", protocol, got)
+			}
+		}
+		eventually(t, "little is held for the waiting client", func() bool {
+			s := p.Stats()
+			return s.Active == 1 && s.Buffered < streams*(4<<10)
+		})
+		_ = h.c.Close()
+	}
+}
