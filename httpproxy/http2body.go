@@ -119,7 +119,11 @@ func (st *h2Stream) preread() {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
 	s := &st.session.client
-	if n := st.in.size(); s.buf == nil && st.readable() && n <= bufferSize {
+	switch n := st.in.size(); {
+	case s.buf != nil || !st.readable() || n > bufferSize:
+	case n == 0: // only the end
+		_, _ = st.take(nil)
+	default:
 		s.buf = takeBuffer(s.held)[:]
 		s.w, _ = st.take(s.buf)
 	}

@@ -449,7 +449,7 @@ func (st *h2Place) Close() error {
 		}
 		c.forget(st)
 	}
-	st.in.drop()
+	st.clear() // also the end: a reader must not take the part that it has read for the whole
 	st.heads, st.headText = nil, nil
 	st.wake()
 	st.stop()
