@@ -402,6 +402,7 @@ func (c *Client) Goodbye() error {
 	c.flags.Or(clientToldLast)
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(goodbyeTime))
 	c.proxy.mu.Unlock()
+	c.Writer.Retry() // cutOff may have ended the write of an answer
 	switch {
 	case c.killed():
 		return c.Fatal(pgwire.StateAdminShutdown, "terminating connection due to administrator command", "")

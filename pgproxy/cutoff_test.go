@@ -1,7 +1,9 @@
 package pgproxy_test
 
 import (
+	"bytes"
 	"context"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -84,4 +86,40 @@ func TestKilledBeforeAWait(t *testing.T) {
 	_, err := pgx.Connect(ctx, g.dsn("application_name=late"))
 	wantKilled(t, err)
 	conntest.Eventually(t, "only the holder is left", func() bool { return len(g.Sessions()) == 1 })
+}
+
+// killingConn is a gateway's connection to a client whose session an operator kills before a text is written to it.
+type killingConn struct {
+	net.Conn
+	text string
+	kill func()
+}
+
+func (c *killingConn) Write(p []byte) (int, error) {
+	if c.text != "" && bytes.Contains(p, []byte(c.text)) {
+		c.text = ""
+		c.kill()
+	}
+	return c.Conn.Write(p)
+}
+
+// TestKilledInAnAnswer: an operator kills a session while it writes an answer. The client gets the answer and 57P01.
+func TestKilledInAnAnswer(t *testing.T) {
+	g := start(t, pgtest.Shared(t), nil)
+	client, server := conntest.Pair(t, "tcp", "127.0.0.1:0")
+	l := &oneConn{done: make(chan struct{})}
+	l.conn = &killingConn{Conn: server, text: "the answer", kill: func() {
+		id, stream, _ := listener.ParseID(g.Sessions()[0].ID)
+		if !g.Kill(id, stream) {
+			t.Error("there is no session to kill")
+		}
+	}}
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(l) }()
+	t.Cleanup(func() { _ = client.Close(); _ = l.Close(); <-served })
+	w := newWire(t, client).login()
+	w.send(query("select 'the ' || 'answer'"))
+	if types, bodies := w.until(pgwire.TypeErrorResponse); types != "TDCZE" || !has(bodies, "57P01") {
+		t.Errorf("the client gets %s %q", types, bodies)
+	}
 }

@@ -1,15 +1,20 @@
 package pgwire
 
-import "io"
+import (
+	"errors"
+	"io"
+	"os"
+)
 
 // Writer buffers messages and writes them to a connection in one write per Flush, or per 16 KiB. It may be used by one
 // goroutine at a time. The first error of the connection is kept and returned by every later Flush; later messages are
-// dropped.
+// dropped, or wait for Retry.
 type Writer struct {
 	dst   io.Writer
 	buf   []byte
 	large *[largeBuffer]byte
 	err   error
+	lost  bool // bytes before those in buf were not written
 	total uint64
 }
 
@@ -33,13 +38,14 @@ func (w *Writer) Write(p []byte) (int, error) {
 		return len(p), w.err
 	}
 	if err := w.Flush(); err != nil {
+		w.lost = true
 		return 0, err
 	}
 	if len(p) < largeBuffer {
 		w.buf = append(w.borrowed(), p...)
 		return len(p), nil
 	}
-	w.write(p)
+	w.lost = w.write(p) < len(p)
 	return len(p), w.err
 }
 
@@ -77,10 +83,21 @@ func (w *Writer) Written() uint64 { return w.total }
 // Flush writes the buffered messages. It keeps the memory for the next ones.
 func (w *Writer) Flush() error {
 	if len(w.buf) > 0 {
-		w.write(w.buf)
-		w.buf = w.buf[:0]
+		n := w.write(w.buf)
+		if !errors.Is(w.err, os.ErrDeadlineExceeded) {
+			n = len(w.buf)
+		}
+		w.buf = append(w.buf[:0], w.buf[n:]...)
 	}
 	return w.err
+}
+
+// Retry makes the next Flush write what is left of a write that ran into the connection's deadline, if all of that is still there.
+// Set a later deadline before.
+func (w *Writer) Retry() {
+	if !w.lost && errors.Is(w.err, os.ErrDeadlineExceeded) {
+		w.err = nil
+	}
 }
 
 // Release frees the buffer if it is empty. Call it before a long wait.
@@ -91,11 +108,13 @@ func (w *Writer) Release() {
 	}
 }
 
-func (w *Writer) write(p []byte) {
+// write returns how many bytes it has written.
+func (w *Writer) write(p []byte) int {
 	if w.err != nil {
-		return
+		return 0
 	}
 	n, err := w.dst.Write(p)
 	w.total += uint64(n)
 	w.err = err
+	return n
 }
