@@ -113,14 +113,17 @@ func (s *session) breakGRPC(err error) {
 	if s.stream == nil || s.resp.Length != httpwire.Chunked || !s.asksGRPC() {
 		return
 	}
-	status := httppool.StatusOf(err)
-	if status < http.StatusInternalServerError {
+	status, why := httppool.StatusOf(err), "the gateway has lost the server in the middle of its answer"
+	switch {
+	case status == http.StatusRequestEntityTooLarge:
+		why = "the request is larger than the gateway accepts"
+	case status < http.StatusInternalServerError:
 		return
 	}
 	code := strconv.Itoa(grpcCode(status))
 	_ = s.stream.endWith([]httpwire.Field{
 		{Name: []byte("grpc-status"), Value: []byte(code)},
-		{Name: []byte("grpc-message"), Value: []byte("the gateway has lost the server in the middle of its answer")},
+		{Name: []byte("grpc-message"), Value: []byte(why)},
 	})
 }
 

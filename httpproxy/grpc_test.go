@@ -137,3 +137,25 @@ func TestGRPCDeadlineOfAnAnswer(t *testing.T) {
 	}
 	wantFields(t, lines.fields(), map[string]any{"status": 200, "reason": "timeout"})
 }
+
+// TestGRPCCallThatGrowsTooLong: the answer has begun when the call becomes longer than allowed.
+func TestGRPCCallThatGrowsTooLong(t *testing.T) {
+	backend := serveFrames(t, func(s *frames) {
+		id := s.await(http2.FrameHeaders).Header().StreamID
+		s.fields(id, false, ":status", "200", "content-type", "application/grpc")
+		_ = s.WriteData(id, false, []byte("some"))
+		s.drain()
+	})
+	cfg := routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, backend))
+	cfg.Routes[0].MaxBody = 10
+	h := dialH2(t, startProxy(t, cfg).addr)
+	h.ask(1, false, ":method", "POST", ":scheme", "http", ":path", "/", ":authority", "a", "content-type", "application/grpc")
+	h.next(func(f http2.Frame) bool { return f.Header().Type == http2.FrameData })
+	_ = h.WriteData(1, false, []byte("more than that"))
+	end := h.next(func(f http2.Frame) bool {
+		return f.Header().StreamID == 1 && (f.Header().Type == http2.FrameHeaders || f.Header().Type == http2.FrameRSTStream)
+	})
+	if got := fmt.Sprint(end); !strings.Contains(got, "HEADERS") || !strings.Contains(fmt.Sprint(end.(*http2.MetaHeadersFrame).Fields), `"grpc-status" = "8"`) {
+		t.Errorf("the call ends with %s", got)
+	}
+}
