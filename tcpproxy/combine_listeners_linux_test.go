@@ -170,7 +170,7 @@ func (l *combineListener) reload(rnd *rand.Rand) {
 	}
 	cfg := l.cfg
 	cfg.SendProxy = rnd.IntN(3)
-	cfg.Listener.MaxConnsPerSource = cfg.Listener.MaxConnsPerSource * rnd.IntN(2)
+	cfg.Listener.MaxConnsPerSource *= rnd.IntN(2)
 	if err := l.proxy.Update(cfg); err != nil {
 		l.r.t.Error(err)
 	}

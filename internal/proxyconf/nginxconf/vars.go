@@ -76,7 +76,8 @@ func replaced(text string, values map[string]string) string {
 		if !found {
 			break
 		}
-		name, sign := rest, "$"
+		var name string
+		sign := "$"
 		if inner, ok := strings.CutPrefix(rest, "{"); ok && strings.Contains(inner, "}") {
 			name, _, _ = strings.Cut(inner, "}")
 			rest, sign = inner[len(name)+1:], "${"+name+"}"
@@ -179,7 +180,7 @@ func (v *view) entry(variable, key string, hostnames bool) (*proxyconf.Cond, int
 	}
 	key = strings.TrimPrefix(key, `\`)
 	if variable == "$host" || variable == "$http_host" {
-		var any []*proxyconf.Cond
+		var hosts []*proxyconf.Cond
 		names := []string{strings.ToLower(key)}
 		if name, ok := strings.CutPrefix(key, "."); ok {
 			names = []string{name, "*." + name}
@@ -188,12 +189,12 @@ func (v *view) entry(variable, key string, hostnames bool) (*proxyconf.Cond, int
 			if !isHost(strings.TrimPrefix(name, "*.")) || strings.HasPrefix(name, "*") && !hostnames {
 				return nil, 0
 			}
-			any = append(any, proxyconf.When(proxyconf.Atom{Kind: proxyconf.Host, Value: name}))
+			hosts = append(hosts, proxyconf.When(proxyconf.Atom{Kind: proxyconf.Host, Value: name}))
 		}
 		if strings.HasPrefix(names[len(names)-1], "*") {
-			return proxyconf.Either(any...), 1000 - len(key)
+			return proxyconf.Either(hosts...), 1000 - len(key)
 		}
-		return any[0], 0
+		return hosts[0], 0
 	}
 	if hostnames {
 		return nil, 0
