@@ -641,7 +641,7 @@ func (s *session) fail(step string, err error) error {
 	s.server.drop()
 	blame := false
 	switch {
-	case errors.Is(err, httppool.ErrClientGone) && !(x.late() && errors.Is(err, os.ErrDeadlineExceeded)): // a write that ends with the exchange's time is late
+	case errors.Is(err, httppool.ErrClientGone) && !(x.wrote && x.late() && errors.Is(err, os.ErrDeadlineExceeded)): // a write of the answer that ends with the exchange's time is late
 		s.measureSilence(step, false)
 	case s.ctx.Err() != nil:
 		err = context.Cause(s.ctx)

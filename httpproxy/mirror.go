@@ -117,7 +117,10 @@ func (s *session) startCopy(m *mirror) {
 		return
 	}
 	need := s.req.Length
-	if need == httpwire.Chunked {
+	switch {
+	case x.inline:
+		need = x.body
+	case need == httpwire.Chunked:
 		need = m.MaxBody
 	}
 	switch {

@@ -101,6 +101,32 @@ func TestMirror(t *testing.T) {
 	}
 }
 
+// TestMirrorOfLongBodies: a body of HTTP/2 without a length that is longer than MaxBody is not copied, also if it comes with its head.
+func TestMirrorOfLongBodies(t *testing.T) {
+	toServer, served := recording(t, "answer")
+	toMirror, copies := recording(t, "ignored")
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{
+		Path: "/a", Upstream: newUpstream(t, serveHTTP(t, toServer)), Mirror: httpproxy.Mirror{Upstream: newUpstream(t, serveHTTP(t, toMirror)), Percent: 100, MaxBody: 10},
+	}}})
+	for range 20 {
+		for _, body := range []string{"short", "longer than that"} {
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/a", io.MultiReader(strings.NewReader(body)))
+			if _, text := doWith(t, clientFor(t, "HTTP/2.0"), req); text != "answer" {
+				t.Fatalf("%q", text)
+			}
+			if original := <-served; string(original.body) != body {
+				t.Errorf("the server got %q", original.body)
+			}
+		}
+	}
+	eventually(t, "all are counted", func() bool { return mirrorCount(p, "/a", "sent")+mirrorCount(p, "/a", "too_large") == 40 })
+	for range mirrorCount(p, "/a", "sent") {
+		if c := <-copies; string(c.body) != "short" {
+			t.Errorf("the mirror got %q", c.body)
+		}
+	}
+}
+
 // TestMirrorThatFails: a mirror that cannot be reached, or never answers, neither delays nor fails a request, and gets no
 // more copies than the bound.
 func TestMirrorThatFails(t *testing.T) {
