@@ -133,7 +133,7 @@ func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) erro
 			return io.ErrUnexpectedEOF // impossible: the pipe is not empty
 		default:
 			if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the system call
-				if short && errno == unix.EPIPE && !finReceived(d.fd) {
+				if short && errno == unix.EPIPE && !FinReceived(d.fd) {
 					errno = unix.ECONNRESET // the short splice has consumed this error
 				}
 				d.outErr, err = errno, errno // see sendBroke

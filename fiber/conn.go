@@ -576,7 +576,7 @@ func (c *Conn) sendBroke() bool {
 	case 0, syscall.EPIPE, syscall.ENOMEM, syscall.ENOBUFS, syscall.ECANCELED:
 		return false
 	}
-	return c.unix || !finReceived(c.fd)
+	return c.unix || !FinReceived(c.fd)
 }
 
 // CloseWrite sends a FIN after the written data; reading remains possible.

@@ -130,9 +130,8 @@ func nothingToRead(fd int) bool { return peek(uintptr(fd)) == Silent }
 func peerEnded(fd int) bool     { return !peek(uintptr(fd)).Fit() }
 func atEnd(fd int) bool         { return peek(uintptr(fd)) == Dead }
 
-// finReceived would report whether a broken connection's peer had ended its stream. The system does not report it, so
-// the connection counts as broken.
-func finReceived(int) bool { return false }
+// FinReceived is that of Linux. The system does not report it, so the connection counts as broken.
+func FinReceived(int) bool { return false }
 
 // unsent returns how many sent bytes the peer's system has not acknowledged.
 func unsent(fd int) int {

@@ -144,10 +144,10 @@ func unsent(fd int) int {
 	return n
 }
 
-// finReceived reports whether the peer of a TCP socket has ended its stream, whatever came afterwards. Only this
+// FinReceived reports whether the peer of a TCP socket has ended its stream, whatever came afterwards. Only this
 // distinguishes an end from a reset whose error was already returned: TCP_INQ counts the end as a byte to receive,
 // TIOCINQ does not.
-func finReceived(fd int) bool {
+func FinReceived(fd int) bool {
 	setOption(fd, unix.IPPROTO_TCP, unix.TCP_INQ, 1)
 	var b [1]byte
 	var control [64]byte

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -45,6 +46,12 @@ func TLSServer(c net.Conn, cfg *tls.Config) *TLSConn {
 func TLSClient(c net.Conn, cfg *tls.Config) *TLSConn {
 	under := &gathering{Stream: StreamOf(c)}
 	return &TLSConn{Conn: tls.Client(under, cfg), under: under, verifies: true}
+}
+
+// NotifiedEnd reports whether the end of the stream that a Read of c has returned was TLS's close_notify, and not just a FIN.
+func NotifiedEnd(c net.Conn) bool {
+	t, ok := c.(*TLSConn)
+	return ok && !t.under.fin
 }
 
 // tlsPiece is the most payload of a record, in bytes.
@@ -234,6 +241,7 @@ type gathering struct {
 	fed         []byte  // received by a step of AttendThen, and not given to crypto/tls yet
 	received    tlsRecords
 	emptied     bool              // crypto/tls has returned everything that was received
+	fin         bool              // a Read has returned io.EOF
 	handshaking bool              // the handshake is under way
 	tail        [alertRecord]byte // the last bytes received in the handshake
 
@@ -286,6 +294,7 @@ func (g *gathering) Read(p []byte) (int, error) {
 		g.how = readBuffered
 	}
 	n, err := g.Stream.Read(p)
+	g.fin = g.fin || err == io.EOF
 	if n > 0 {
 		g.pass(p[:n])
 	}

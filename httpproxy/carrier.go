@@ -228,7 +228,9 @@ func (p *Proxy) serveCarrier(ctx context.Context, lc *listener.Conn, c Carrier) 
 		_ = lc.Close()
 		cc.held.end()
 	}()
-	lc.Attach(cc)
+	if !lc.Attach(cc) {
+		return // killed
+	}
 	if p.isDraining() { // the drain may have begun before the session was attached
 		cc.interrupt()
 	}

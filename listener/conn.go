@@ -215,12 +215,17 @@ func (c *Conn) close() (open bool, err error) {
 	if was&connClosed != 0 {
 		return false, nil
 	}
-	err = c.stream.Close()
+	return true, c.finishClose(was)
+}
+
+// finishClose closes the accepted connection, after connClosed was added to the flags, which were was before.
+func (c *Conn) finishClose(was uint32) error {
+	err := c.stream.Close()
 	if was&connAccepted != 0 {
 		c.server.connLimit.release()
 		c.server.forget(c)
 	}
-	return true, err
+	return err
 }
 
 // RemoteAddr returns the client's address: the one in the PROXY header, or the peer's.

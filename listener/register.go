@@ -120,14 +120,16 @@ func ParseID(s string) (id ID, stream uint64, ok bool) {
 func (c *Conn) ID() ID { return ID(c.accepted / time.Microsecond) }
 
 // Attach adds a session to the register, until its connection is closed. It replaces a session
-// attached before. The session's own goroutine or fiber calls it, after the last Unread.
-func (c *Conn) Attach(session Session) {
+// attached before. The session's own goroutine or fiber calls it, after the last Unread. It returns
+// false if the connection was closed: then an operator has ended it, which is counted already.
+func (c *Conn) Attach(session Session) (open bool) {
 	if c.server == nil {
-		return
+		return true
 	}
 	c.server.mu.Lock()
 	defer c.server.mu.Unlock()
 	c.session = session
+	return !c.is(connClosed)
 }
 
 // registered is a row of the table of connections.
@@ -184,18 +186,31 @@ func (s *Server) Sessions() []Info {
 // Kill ends a session, or one of its streams, at once. It reports whether there was one.
 func (s *Server) Kill(id ID, stream uint64) bool {
 	for _, r := range s.registered() {
-		switch {
-		case r.conn.ID() != id:
-		case r.session != nil:
-			return r.session.Kill(stream)
-		case stream != 0:
-			return false
-		default:
-			_ = r.conn.SetLinger(0) // a clean end would look like an empty answer
-			return s.KillConn(r.conn)
+		if r.conn.ID() == id {
+			return s.kill(r.conn, stream)
 		}
 	}
 	return false
+}
+
+// kill ends c's session. As long as none is attached, it resets c, and Attach returns false.
+func (s *Server) kill(c *Conn, stream uint64) bool {
+	s.mu.Lock()
+	session, was := c.session, connClosed
+	if session == nil && stream == 0 {
+		was = c.flags.Or(connClosed) // under mu, because of Attach
+	}
+	s.mu.Unlock()
+	switch {
+	case session != nil:
+		return session.Kill(stream)
+	case was&connClosed != 0:
+		return false
+	}
+	_ = c.SetLinger(0) // a clean end would look like an empty answer
+	_ = c.finishClose(was)
+	s.CountError(ReasonKilled)
+	return true
 }
 
 // KillConn closes a connection of s and counts it as killed; implementations of Session.Kill call

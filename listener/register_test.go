@@ -154,3 +154,40 @@ func TestKilledBeforeTheHeader(t *testing.T) {
 		t.Errorf("%+v, want one killed and nothing else", st)
 	}
 }
+
+// TestKilledBeforeAttach kills a connection whose session has begun, and is about to attach itself: Attach says so, as it is counted already.
+func TestKilledBeforeAttach(t *testing.T) {
+	begun, killed, attached := make(chan listener.ID), make(chan struct{}), make(chan bool)
+	s, addr := start(t, listener.Config{Name: "test", Logger: quiet}, listener.HandlerFunc(func(_ context.Context, c *listener.Conn) {
+		defer c.Close()
+		begun <- c.ID()
+		<-killed
+		attached <- c.Attach(unkillable{})
+	}))
+	for _, kill := range []bool{true, false} {
+		client := conntest.Dial(t, addr)
+		id := <-begun
+		if kill && !s.Kill(id, 0) {
+			t.Error("there was nothing to kill")
+		}
+		killed <- struct{}{}
+		if open := <-attached; open == kill {
+			t.Errorf("killed: %v, Attach: %v", kill, open)
+		}
+		if err := conntest.WantGone(t, client); errors.Is(err, syscall.ECONNRESET) != kill {
+			t.Errorf("killed: %v, the client sees %v", kill, err)
+		}
+	}
+	if st := s.Stats(); len(st.Errors) != 1 || st.Errors[listener.ReasonKilled] != 1 {
+		t.Errorf("%+v, want one killed and nothing else", st)
+	}
+}
+
+// unkillable is a session that must not be asked to end.
+type unkillable struct{}
+
+func (unkillable) Describe(all []listener.Info, base listener.Info) []listener.Info {
+	return append(all, base)
+}
+
+func (unkillable) Kill(uint64) bool { panic("killed twice") }

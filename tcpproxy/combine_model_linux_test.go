@@ -170,9 +170,7 @@ func (c *combined) check(access []combineLine) {
 		return
 	}
 	reason := combineReason(access[0].Error)
-	// A kill closes the connection itself if its session is not in the register yet, and may come a moment before it is.
-	killed := reason == listener.ReasonClientGone && c.killed.Load() && strings.HasSuffix(access[0].Error, "use of closed network connection")
-	if !c.mayEnd(reason) && !killed {
+	if !c.mayEnd(reason) {
 		r.failed(c, "it ends as %q", reason)
 	}
 	c.checkBytes(reason, access[0])

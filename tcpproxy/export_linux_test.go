@@ -1,6 +1,12 @@
 package tcpproxy
 
-import "github.com/headpond/headpond/internal/splice"
+import (
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/splice"
+)
+
+// ResetTaken is resetTaken.
+func ResetTaken(c fiber.Stream) bool { return resetTaken(c) }
 
 const (
 	MaxPipes     = splice.Max

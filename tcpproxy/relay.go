@@ -259,9 +259,12 @@ func (r *relay) noteWrite(dst *side, err error) {
 	}
 }
 
-// wasReset reports whether src, from which a read has seen the end of the stream, was reset before it sent a FIN. The system tells
-// that once: if a write has been told, reads only see an end. After a FIN a write is told EPIPE.
+// wasReset reports whether src, from which a read has seen the end of the stream, was reset before it sent close_notify or a FIN. The
+// system tells that once: if a write has been told, reads only see an end. After a FIN a write is told EPIPE.
 func (r *relay) wasReset(src *side) bool {
+	if fiber.NotifiedEnd(src.conn) {
+		return false // a reset may follow: many programs close TLS connections with tickets unread
+	}
 	taken := r.ends.Load() == 0 && resetTaken(src.conn) && r.ends.Load() == 0 // the other direction may be about to end src's stream
 	r.mu.Lock()
 	defer r.mu.Unlock()

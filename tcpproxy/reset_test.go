@@ -53,3 +53,58 @@ func TestResetIsNoEnd(t *testing.T) {
 		})
 	}
 }
+
+// TestResetBehindTheEnd: a client ends its stream, by close_notify or a FIN, and then resets the connection because it does not read what the
+// server goes on sending. The server sees the end of the stream, and no reset.
+func TestResetBehindTheEnd(t *testing.T) {
+	server, client := certs.New().Configs()
+	for _, overTLS := range []bool{true, false} {
+		t.Run(map[bool]string{true: "tls", false: "clear"}[overTLS], func(t *testing.T) {
+			type stream struct {
+				b   []byte
+				err error
+			}
+			ended := make(chan stream)
+			backend := conntest.Serve(t, func(c *net.TCPConn) {
+				wrote := make(chan struct{})
+				go func() {
+					defer close(wrote)
+					for piece := make([]byte, 8<<10); ; {
+						if _, err := c.Write(piece); err != nil {
+							return
+						}
+					}
+				}()
+				b, err := io.ReadAll(c)
+				ended <- stream{b, err}
+				_ = c.Close()
+				<-wrote
+			})
+			_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+				if overTLS {
+					c.TLS = server
+				}
+			})
+			for range 50 {
+				raw := conntest.Dial(t, addr)
+				c := interface {
+					net.Conn
+					CloseWrite() error
+				}(raw)
+				if overTLS {
+					c = tls.Client(raw, client)
+				}
+				if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+					t.Fatal(err)
+				}
+				_, _ = io.WriteString(c, "the whole")
+				_ = c.CloseWrite()
+				_ = raw.SetLinger(0)
+				_ = raw.Close()
+				if s := <-ended; s.err != nil || !overTLS && string(s.b) != "the whole" {
+					t.Fatalf("the server gets %q, %v", s.b, s.err)
+				}
+			}
+		})
+	}
+}

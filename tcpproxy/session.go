@@ -47,7 +47,9 @@ func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
 	if !s.cfg.routed {
 		s.target = s.cfg.fallback
 	}
-	s.client.Attach(s)
+	if !s.client.Attach(s) {
+		return // killed
+	}
 	s.part(ctx, s.begin)
 }
 

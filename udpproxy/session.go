@@ -60,7 +60,9 @@ func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
 	defer c.Close()
 	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutAll) }) // the context is common to all sessions
 	s := &session{proxy: p, cfg: p.cfg.Load(), client: c, flow: flowOf(c)}
-	c.Attach(s)
+	if !c.Attach(s) {
+		return // killed
+	}
 	s.flow.onClose(func(why error) { s.cutOff(why) })
 	defer func() {
 		if s.leased { // after a panic, from which the listener recovers, the socket must be closed
