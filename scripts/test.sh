@@ -10,7 +10,7 @@
 # they may; the rest does not, for the cache does not know the engine, nor that integration builds the gateway.
 set -eu
 : "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=pgproxy httpproxy tcpproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${COMPILED:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}" "${SHARES:=2}" "${FIRST:=^$}"
-: "${SLOTS:=$(($(getconf _NPROCESSORS_ONLN) * 2 + 1))}"
+: "${SLOTS:=$(($(getconf _NPROCESSORS_ONLN) * 2 + 2))}"
 # Only the race detector needs cgo. All else is compiled without it, as the released program is, so that nothing is compiled twice.
 export CGO_ENABLED=0 PLATFORMS
 # A program with the race detector waits for a second when it ends, for races that other threads may still report. Hundreds of gateways end here.
