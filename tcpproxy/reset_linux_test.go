@@ -3,7 +3,6 @@ package tcpproxy_test
 import (
 	"errors"
 	"io"
-	"net"
 	"syscall"
 	"testing"
 
@@ -40,6 +39,6 @@ func TestResetTakenByAWrite(t *testing.T) {
 		if tcpproxy.ResetTaken(fiber.StreamOf(c)) == fin {
 			t.Errorf("fin %v: a reset without a FIN before it: %v", fin, fin)
 		}
-		_ = net.Conn(c).Close()
+		_ = c.Close()
 	}
 }
