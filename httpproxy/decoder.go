@@ -25,7 +25,7 @@ func (d *decoder) Reset(from carrying) {
 	d.carrier = from
 }
 
-// Next is Chunks.Next. b must be all that was read and not decoded yet, unless it has content.
+// Next is Chunks.Next. An empty b means that everything that was read has been decoded.
 func (d *decoder) Next(b []byte) (content []byte, n int, done bool, err error) {
 	switch {
 	case d.carrier == nil:
