@@ -15,6 +15,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
@@ -99,6 +100,7 @@ func TestStaleWarmConnection(t *testing.T) {
 			for range warm {
 				<-closed
 			}
+			enginetest.Poll(t)
 			for range 2 * warm {
 				c := conntest.Dial(t, addr)
 				conntest.Want(t, c, banner)

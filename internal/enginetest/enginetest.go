@@ -63,6 +63,17 @@ func Listen(t testing.TB) net.Listener {
 	return l
 }
 
+// Poll returns when every loop has asked the kernel for events since the call. Until then, a loop that is starved may hold a connection
+// for open that its peer has closed.
+func Poll(t testing.TB) {
+	t.Helper()
+	for range 2 { // the first may run in a tick that began before the call
+		if err := engine.Alive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Dial connects to "host:port" or "unix:/path" on the engine.
 func Dial(ctx context.Context, endpoint string) (net.Conn, error) {
 	network, address, err := netaddr.Split(endpoint)
