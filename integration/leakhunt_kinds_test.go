@@ -10,7 +10,7 @@ import (
 // unique number, and {v} for a value: values[0] for the client that makes the state, values[1] for another client that
 // makes the same state.
 type kind struct {
-	group   string // row of the table in docs/postgres.md
+	group   string // row of the table in docs/session-state.md
 	name    string // in testdata/leakhunt.txt
 	values  [2]string
 	startup map[string]string // parameters in the startup packet

@@ -13,7 +13,7 @@ import (
 
 var (
 	huntList = filepath.Join("testdata", "leakhunt.txt")
-	huntDocs = filepath.Join("..", "docs", "postgres.md")
+	huntDocs = filepath.Join("..", "docs", "session-state.md")
 )
 
 // question is one of the two questions about a case.
@@ -191,7 +191,7 @@ func (h *hunt) writeHuntList(listed map[string]*huntLine) {
 	}
 }
 
-// Markers of the table in docs/postgres.md.
+// Markers of the table in docs/session-state.md.
 const (
 	tableBegin = "<!-- the leak hunt's table: make leakhunt REWRITE=1 -->\n"
 	tableEnd   = "<!-- end of the leak hunt's table -->\n"
@@ -269,7 +269,7 @@ func count(b bool) int {
 	return 0
 }
 
-// TestLeakHuntTable: Headpond's columns in docs/postgres.md agree with testdata/leakhunt.txt.
+// TestLeakHuntTable: Headpond's columns in docs/session-state.md agree with testdata/leakhunt.txt.
 func TestLeakHuntTable(t *testing.T) {
 	listed := readHuntList(t)
 	wrong := func(target, kind string) (leak, loss int) {

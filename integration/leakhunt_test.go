@@ -18,7 +18,7 @@ import (
 
 var (
 	huntAll     = flag.Bool("leakhunt", false, "try all ways of the leak hunt, and PgBouncer if there is one")
-	huntRewrite = flag.Bool("leakhunt-rewrite", false, "write what the leak hunt sees to testdata/leakhunt.txt and docs/postgres.md; with -leakhunt")
+	huntRewrite = flag.Bool("leakhunt-rewrite", false, "write what the leak hunt sees to testdata/leakhunt.txt and docs/session-state.md; with -leakhunt")
 	huntOnly    = flag.String("leakhunt-kind", "", "try these kinds of state only, and tell all that is seen: names, with commas between")
 )
 

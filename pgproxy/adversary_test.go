@@ -533,7 +533,7 @@ func TestCancelWithWrongKey(t *testing.T) {
 	}
 }
 
-// TestWhatTransactionModeKeeps checks the statements of docs/postgres.md about state that the
+// TestWhatTransactionModeKeeps checks the statements of docs/session-state.md about state that the
 // gateway does not see, and about set_config() of parameters that it sees.
 func TestWhatTransactionModeKeeps(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
@@ -550,7 +550,7 @@ func TestWhatTransactionModeKeeps(t *testing.T) {
 	} {
 		do(t, first, c.left, pgx.QueryExecModeSimpleProtocol)
 		if got := one[string](t, second, c.look, pgx.QueryExecModeSimpleProtocol); got != c.want {
-			t.Errorf("after %s: %s is %s, docs/postgres.md says %s", c.left, c.look, got, c.want)
+			t.Errorf("after %s: %s is %s, docs/session-state.md says %s", c.left, c.look, got, c.want)
 		}
 	}
 	if got := one[string](t, first, "show timezone"); got != "Asia/Tokyo" {

@@ -438,11 +438,12 @@ func errorResponse(severity, code, message, hint string) *pgwire.ErrorResponse {
 // Mode says how long a client keeps a server connection.
 type Mode int
 
-// The modes. Statement is like Transaction, but the session ends when the client begins a transaction block.
+// The modes. Statement is like Transaction, also in what pins clients (OnState), but the session ends when the client begins
+// a transaction block.
 const (
-	Transaction Mode = iota // until the transaction ends; the default
+	Transaction Mode = iota // until the transaction ends, or while state pins the client: see OnState; the default
 	Session                 // until the client disconnects
-	Statement               // until the statement ends
+	Statement               // as Transaction, and transaction blocks are refused
 )
 
 // String returns "transaction", "session" or "statement".

@@ -342,7 +342,7 @@ func (h *callHunt) compare(client, script uint64) {
 	for i, got := range transcripts[0] {
 		if want := transcripts[1][min(i, len(transcripts[1])-1)]; got != want {
 			if ambiguous := " 42725 "; has(got, ambiguous) != has(want, ambiguous) {
-				return // a new overload of a function, where a statement was parsed on another server connection: see docs/postgres.md
+				return // a new overload of a function, where a statement was parsed on another server connection: see docs/session-state.md
 			}
 			h.t.Errorf("seed %d, client %d, script %d: through the gateway and directly\n%s\n%s\nafter\n%s", *callSeed, client, script, got, want, strings.Join(transcripts[0][:i], "\n"))
 			return

@@ -134,7 +134,7 @@ var stateTexts = [][]string{
 	{"copy differential to stdout", "copy (select current_setting('app.x', true)) to stdout"},
 }
 
-// text returns a random text. What differs as docs/postgres.md says is left out: RESET in a transaction or pipeline, and names of settings that
+// text returns a random text. What differs as docs/session-state.md says is left out: RESET in a transaction or pipeline, and names of settings that
 // other clients have made.
 func (s *stateScript) text() string {
 	for {

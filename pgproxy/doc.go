@@ -1,6 +1,6 @@
 // Package pgproxy is the listener protocol "postgres": it authenticates PostgreSQL clients and
-// serves them from a pool of server connections, in transaction or session mode, or from any
-// other Backend.
+// serves them from a pool of server connections, in transaction, session or statement mode, or from
+// any other Backend.
 //
 //	package main
 //

@@ -38,7 +38,7 @@ func TestMachineModelOfValues(t *testing.T) {
 // watchValues fails the test if a server tells a client a value that is not its newest. It counts the values that are told.
 func (w *modelWorld) watchValues() (told *int) {
 	told = new(int)
-	w.pool.Asked()                        // the very first question has a gap, see docs/postgres.md
+	w.pool.Asked()                        // the very first question has a gap, see docs/session-state.md
 	newest := map[*modelClient]*backend{} // where the client has drawn last
 	for srv, s := range w.servers {
 		var of *modelClient // whose value the server has

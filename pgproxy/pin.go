@@ -21,7 +21,7 @@ import (
 // request as for settings (keep.go). The client has its answer by then, and the server connection is
 // not in the pool yet. Transactions that cannot leave state are not checked.
 
-// OnState says what happens, in transaction mode, to session state that cannot follow its client to
+// OnState says what happens, in transaction and statement mode, to session state that cannot follow its client to
 // another server connection: temporary tables, session-level advisory locks, SQL's PREPARE, cursors
 // WITH HOLD and so on.
 type OnState int
