@@ -192,7 +192,9 @@ func TestRestoreIsCanceled(t *testing.T) {
 	for range 30 {
 		w.ask(query("set statement_timeout = '1ms'"))
 		w.ask(query("reset work_mem"))
-		w.ask(query("set statement_timeout = 0"))
+		for types := "E"; has(types, "E"); { // the time-out may end this statement, too
+			types, _ = w.ask(query("set statement_timeout = 0"))
+		}
 		if _, got := w.ask(query("show work_mem")); !has(got, "1234kB") {
 			t.Fatalf("work_mem is %q", got)
 		}
