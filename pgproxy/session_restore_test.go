@@ -192,7 +192,7 @@ func TestRestoreIsCanceled(t *testing.T) {
 	for range 30 {
 		w.ask(query("set statement_timeout = '1ms'"))
 		w.ask(query("reset work_mem"))
-		for types := "E"; has(types, "E"); { // the time-out may end this statement, too
+		for types := "E"; strings.Contains(types, "E"); { // on a busy machine it takes more than a millisecond itself
 			types, _ = w.ask(query("set statement_timeout = 0"))
 		}
 		if _, got := w.ask(query("show work_mem")); !has(got, "1234kB") {
