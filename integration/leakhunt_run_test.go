@@ -181,11 +181,14 @@ func (h *hunter) begin(k *kind) (p *player, made string, err error) {
 	return p, made, err
 }
 
+// catalogPatience bounds the wait for a reading of the catalogs. After readings that were slow, on a busy machine, the next one is minutes later.
+const catalogPatience = 15 * time.Minute
+
 // awaitCatalogs waits until the gateway has read the catalogs for clients of a kind: until then it does not see what views and triggers do.
 func (h *hunter) awaitCatalogs(target *huntTarget, k *kind) error {
 	h.target = target
 	var answer string
-	retry(func() bool {
+	retryFor(catalogPatience, func() bool {
 		var p *player
 		if p, answer = h.probe(k, "select * from hunt_probe"); p == nil {
 			return false
@@ -198,7 +201,7 @@ func (h *hunter) awaitCatalogs(target *huntTarget, k *kind) error {
 		return answer == "4MB" // not that of the view
 	})
 	if answer != "4MB" {
-		return fmt.Errorf("%s: the gateway has not read the catalogs within %v: after a view's set_config another client got %q", k.name, wirePatience, answer)
+		return fmt.Errorf("%s: the gateway has not read the catalogs within %v: after a view's set_config another client got %q", k.name, catalogPatience, answer)
 	}
 	return h.killServerConnections(k)
 }
@@ -238,10 +241,12 @@ func (h *hunter) next(k *kind, want []string) string {
 }
 
 // retry calls f until it returns true, or for wirePatience.
-func retry(f func() bool) {
+func retry(f func() bool) { retryFor(wirePatience, f) }
+
+func retryFor(limit time.Duration, f func() bool) {
 	tick := time.NewTicker(huntTick)
 	defer tick.Stop()
-	for until := time.Now().Add(wirePatience); !f() && time.Now().Before(until); <-tick.C {
+	for until := time.Now().Add(limit); !f() && time.Now().Before(until); <-tick.C {
 	}
 }
 

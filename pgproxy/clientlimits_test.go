@@ -61,9 +61,7 @@ func TestClientLimits(t *testing.T) {
 		again, err = login("ada", "shop")
 		return err == nil
 	})
-	if n := g.Stats().Errors[listener.ReasonRejected]; n < 3 {
-		t.Errorf("%d clients count as rejected, want 3", n)
-	}
+	conntest.Eventually(t, "three clients count as rejected", func() bool { return g.Stats().Errors[listener.ReasonRejected] >= 3 })
 	cfg.Databases, cfg.MaxClients = map[string]pgproxy.Backend{"*": g.backend}, pgproxy.ClientLimits{PerUser: 1}
 	if err := g.Update(cfg); err != nil {
 		t.Fatal(err)

@@ -475,20 +475,14 @@ func JudgedAlso(sql string) string { return ((*catalog)(nil).judge([]byte(sql)) 
 func Defines(sql string) bool { return (*catalog)(nil).judge([]byte(sql))&traceDefines != 0 }
 
 // JudgedByCatalog reads the catalogs of the database, and returns Judged for one that knows them. With setup, the server connection has run that.
-// A slow machine has some tries.
 func (b *Postgres) JudgedByCatalog(ctx context.Context, setup ...string) (judge func(sql string) string, err error) {
-	var c *catalog
-	for range 20 {
-		if c, err = b.catalogBehind(ctx, setup); !canceled(err) && !isTimeout(err) {
-			break
-		}
-	}
+	c, err := b.catalogBehind(ctx, &knowledge{}, setup...)
 	return func(sql string) string { return judged(c, sql) }, err
 }
 
 // HiddenByCatalog reads the catalogs of the database, and returns what judge says of a text: by its text alone, and with CatalogsHidden.
 func (b *Postgres) HiddenByCatalog(ctx context.Context) (judge func(sql string) (alone, hidden uint32), err error) {
-	c, err := b.catalogBehind(ctx, nil)
+	c, err := b.catalogBehind(ctx, &knowledge{})
 	if err == nil {
 		c.adds = true
 	}
@@ -499,31 +493,30 @@ func (b *Postgres) HiddenByCatalog(ctx context.Context) (judge func(sql string) 
 
 // JudgedByEvidence reads the catalogs of the database as with CatalogsEvident, and returns Judged for one that knows them.
 func (b *Postgres) JudgedByEvidence(ctx context.Context) (judge func(sql string) string, err error) {
-	lease, err := b.up.Acquire(ctx)
-	if err != nil {
-		return nil, err
+	c, err := b.catalogBehind(ctx, &knowledge{evident: true})
+	if err == nil {
+		c.adds = true
 	}
-	defer lease.Discard()
-	rows, err := lease.Value().readCatalog(ctx, &knowledge{evident: true})
-	if err != nil {
-		return nil, err
-	}
-	c, err := rows.build(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c.adds = true
-	return func(sql string) string { return judged(c, sql) }, nil
+	return func(sql string) string { return judged(c, sql) }, err
 }
 
 // HasCaches reads the catalogs of the database, and reports whether values of a CACHE are discarded between clients.
 func (b *Postgres) HasCaches(ctx context.Context) (bool, error) {
-	c, err := b.catalogBehind(ctx, nil)
+	c, err := b.catalogBehind(ctx, &knowledge{})
 	return err == nil && c.caches, err
 }
 
-// catalogBehind reads the catalogs by a server connection that has run setup.
-func (b *Postgres) catalogBehind(ctx context.Context, setup []string) (*catalog, error) {
+// catalogBehind reads the catalogs by a server connection that has run setup. A slow machine gets as many tries as it needs.
+func (b *Postgres) catalogBehind(ctx context.Context, k *knowledge, setup ...string) (*catalog, error) {
+	for {
+		c, err := b.catalogOnce(ctx, k, setup)
+		if !canceled(err) && !isTimeout(err) || ctx.Err() != nil {
+			return c, err
+		}
+	}
+}
+
+func (b *Postgres) catalogOnce(ctx context.Context, k *knowledge, setup []string) (*catalog, error) {
 	lease, err := b.up.Acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -534,7 +527,7 @@ func (b *Postgres) catalogBehind(ctx context.Context, setup []string) (*catalog,
 			return nil, err
 		}
 	}
-	rows, err := lease.Value().readCatalog(ctx, &knowledge{})
+	rows, err := lease.Value().readCatalog(ctx, k)
 	if err != nil {
 		return nil, err
 	}

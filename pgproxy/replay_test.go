@@ -467,17 +467,19 @@ func TestRefusedWhileSuspended(t *testing.T) {
 	if types, bodies := w.ask(query("set default_text_search_config = 'public.absent'")); types != "CZ" {
 		t.Fatal(types, bodies)
 	}
+	<-suspended
 	db.Exec(t, "drop text search configuration absent")
 	other := g.connect(t, "work_mem=5MB")
 	do(t, other, "select 1") // the server connection has other settings now
 	if err := other.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	conntest.Eventually(t, "the other client has left", func() bool { return g.Stats().Active == 1 })
+	for len(suspended) > 0 {
+		<-suspended // the other client's
+	}
 	if types, bodies := w.ask(query("select 1")); types != "EZ" || !has(bodies, "22023") {
 		t.Fatal(types, bodies)
-	}
-	for len(suspended) > 0 {
-		<-suspended // before that
 	}
 	<-suspended
 	w.send(query("select 1"))

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
@@ -33,5 +34,9 @@ func TestClientGoneFromFrozenServer(t *testing.T) {
 			t.Error(n)
 		}
 		_ = syscall.Kill(pid, syscall.SIGCONT)
+		observer := db.Connect(t)
+		conntest.Eventually(t, "the server process has ended", func() bool { // else the next round may freeze it instead of its own
+			return one[int](t, observer, "select count(*) from pg_stat_activity where pid = $1", pid) == 0
+		})
 	}
 }

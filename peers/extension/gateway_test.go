@@ -32,7 +32,7 @@ type node struct {
 }
 
 const nodeText = `
-drain_timeout: 20s
+drain_timeout: 2m
 peers: {keep_alive: 30s, key: "{key}", listen: [/ip4/127.0.0.1/udp/0/quic-v1, /ip4/127.0.0.1/tcp/0], bootstrap: [{bootstrap}]}
 `
 
