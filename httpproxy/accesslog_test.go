@@ -152,12 +152,12 @@ var endings = map[string]struct {
 	"CONNECT":     {request: "CONNECT me:secret@b:443 HTTP/1.1\r\nHost: a\r\n\r\n", want: map[string]any{"status": 405, "path": "b:443"}},
 	"incomplete":  {request: "GET /x?secret HTTP/1.1\r\nHos", cut: true, want: map[string]any{"status": 499, "reason": "client_gone", "path": nil}},
 	"slow head":   {request: "GET /x?secret HTTP/1.1\r\nHos", want: map[string]any{"status": 408, "reason": "timeout"}},
-	"TLS":         {request: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", want: map[string]any{"status": 400}},
+	"TLS":         {request: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", want: map[string]any{"status": 400, "reason": "tls"}},
 	"large head":  {request: "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 70<<10) + "\r\n\r\n", want: map[string]any{"status": 431}},
 	"quiet route": {request: "GET /quiet HTTP/1.1\r\nHost: a\r\n\r\nGET /respond HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", want: map[string]any{"path": "/respond"}},
 }
 
-// TestAccessLogOnce: each request has one line, however it ends.
+// TestAccessLogOnce: each request has one line, however it ends, and the reason in it is the one that is counted.
 func TestAccessLogOnce(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -194,6 +194,7 @@ func TestAccessLogOnce(t *testing.T) {
 		if name == "slow head" {
 			p = hasty
 		}
+		before := p.Stats().Errors
 		c, br := dialRaw(t, p.addr)
 		if _, err := io.WriteString(c, tc.request); err != nil {
 			t.Fatal(err)
@@ -213,6 +214,9 @@ func TestAccessLogOnce(t *testing.T) {
 		}
 		if strings.Contains(line, "secret") {
 			t.Errorf("%s: a secret in %s", name, line)
+		}
+		if reason, failed := f["reason"].(string); failed {
+			eventually(t, fmt.Sprintf("%s is counted as %s", name, reason), func() bool { return p.Stats().Errors[reason] == before[reason]+1 })
 		}
 		_ = c.Close()
 		_, _ = io.Copy(io.Discard, br)

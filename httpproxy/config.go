@@ -152,7 +152,8 @@ type Route struct {
 	// Rewrite is the path that the server gets in place of the request's, with the variables {path} and {rest}, which
 	// is the part after Path, and with PathRegexp the groups of the expression: $1, ${1}, $name or ${name}; "$$" stands for a
 	// dollar. A group inserts what the client wrote, escapes included. A request gets 400 if its new path would have a "."
-	// or ".." segment, or would be longer than Config.MaxHeaderBytes. The query is kept. "" = the path is not changed.
+	// or ".." segment because of a group, and 414 if it would be longer than Config.MaxHeaderBytes. The query is kept. "" = the path is
+	// not changed.
 	Rewrite string
 	// RequestHeaders changes the header of a request before it is sent, ResponseHeaders that of the final response.
 	RequestHeaders, ResponseHeaders HeaderRules

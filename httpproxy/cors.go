@@ -18,8 +18,8 @@ import (
 // before it asks for passwords and without counting them for a limit, and it writes the fields for the answers to all other
 // requests, its own errors too, in place of the server's. It refuses no other request: browsers do, by these fields.
 //
-// A preflight request belongs to the route if the request would that it is about, by its method; conditions on headers and
-// on the body do not hold for it.
+// A preflight request belongs to the route if the request would that it is about, by its method; conditions on headers,
+// cookies and the body do not hold for it, as it has none of the page's.
 type CORS struct {
 	// Origins are the origins that may read answers: "https://app.example", with its port if that is not the scheme's own,
 	// "https://*.app.example" for all names below app.example, or "*" for all. Not empty.

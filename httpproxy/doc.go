@@ -1,6 +1,6 @@
 // Package httpproxy is the gateway's listener protocol "http". It takes HTTP/1.1 and HTTP/2 from clients, routes
-// requests by host, path, method, headers, query and fields of JSON bodies, and forwards them over pooled connections
-// of HTTP/1.1 or HTTP/2, streaming in both directions.
+// requests by host, path, method, headers, cookies, query and fields of JSON bodies, and forwards them over pooled
+// connections of HTTP/1.1 or HTTP/2, streaming in both directions.
 //
 //	api, err := httpproxy.NewUpstream("api", httpproxy.UpstreamOptions{Settings: upstream.Settings{
 //		Endpoints: upstream.Endpoints("127.0.0.1:9001", "127.0.0.1:9002"),

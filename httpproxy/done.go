@@ -75,7 +75,7 @@ func reasonOf(err error) string {
 // refuse answers a request that goes to no upstream and has lasted so long, and counts and logs it. t is its route; nil =
 // none.
 func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t *target, no refusal, lasted time.Duration) {
-	if no.reason != "" {
+	if no.reason != "" && !no.counted {
 		p.srv.Report(no.reason, slog.LevelInfo, "request refused", "client", r.RemoteAddr,
 			"method", r.Method, "host", r.Host, "path", r.URL.Path, "status", no.status, "error", no.why)
 	}

@@ -18,8 +18,8 @@ import (
 // ErrorPage is the content of answers with some statuses, in place of the Proxy's text or of the server's content. The
 // status and the other fields stay.
 //
-// Answers to gRPC calls have no page, nor do errors of token limits. Clients whose Accept field prefers JSON get a page
-// only if it is JSON.
+// Answers to gRPC calls have no page, nor do errors of token limits, 401 of BearerAuth on routes with LLM, and answers of a ForwardAuth
+// server. Clients whose Accept field prefers JSON get a page in place of an error only if it is JSON.
 type ErrorPage struct {
 	// Statuses are the statuses of the page, from 400 to 599; 4 and 5 stand for all of their class. A page with the status
 	// itself comes before one for its class.

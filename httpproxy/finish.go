@@ -151,20 +151,22 @@ func (s *session) keepAlive() bool {
 // refuseHead answers a request whose head is invalid, ambiguous or late, and ends the connection.
 func (s *session) refuseHead(err error) {
 	s.ex = exchange{}
-	if errors.Is(err, errHello) {
-		s.p.srv.Report(listener.ReasonTLS, slog.LevelInfo, "TLS spoken to a listener without TLS",
-			"client", s.lc.RemoteAddr().String(), "hint", "give the listener tls, or let the client use http://")
-	} else {
-		s.p.noteRefused(s.lc)
-	}
 	status, reason := http.StatusBadRequest, listener.ReasonProtocol
 	switch {
+	case errors.Is(err, errHello):
+		reason = listener.ReasonTLS
 	case errors.Is(err, errLarge):
 		status = http.StatusRequestHeaderFieldsTooLarge
 	case errors.Is(err, errLate):
 		status, reason = http.StatusRequestTimeout, listener.ReasonTimeout
 	case errors.Is(err, httpwire.ErrVersion):
 		status = http.StatusHTTPVersionNotSupported
+	}
+	if reason == listener.ReasonTLS {
+		s.p.srv.Report(reason, slog.LevelInfo, "TLS spoken to a listener without TLS",
+			"client", s.lc.RemoteAddr().String(), "hint", "give the listener tls, or let the client use http://")
+	} else {
+		s.p.noteRefused(s.lc, reason)
 	}
 	s.p.countRefused(status)
 	w := newAnswer(true)
@@ -180,12 +182,14 @@ func (s *session) refuseHead(err error) {
 
 // headFailed counts and logs a request whose head did not arrive completely, as the client has gone. It gets no answer.
 func (s *session) headFailed(err error) {
-	s.logUnread(statusClientGone, 0, listener.ReasonClientGone, "the client ended in the middle of a head")
+	reason := listener.ReasonClientGone
 	if isTLSFailure(err) {
+		reason = listener.ReasonTLS
 		s.noteTLS("TLS error", err)
-		return
+	} else {
+		s.p.noteRefused(s.lc, reason)
 	}
-	s.p.noteRefused(s.lc)
+	s.logUnread(statusClientGone, 0, reason, "the client ended in the middle of a head")
 }
 
 // replyTime returns the deadline for sending an answer to a request without a route.

@@ -127,6 +127,7 @@ func (s *session) serve(size int) bool {
 type refusal struct {
 	status      int
 	reason, why string      // reason "" = not counted as a failure
+	counted     bool        // the failure is counted and logged already, for that reason
 	challenge   string      // the value of WWW-Authenticate
 	retryAfter  int         // seconds after which the client may try again; 0 = not known
 	header      http.Header // with body, the answer for the client; nil = the answer gives the reason

@@ -23,8 +23,8 @@ import (
 // ForwardAuth asks an authentication server about each request of a route: GET Path, with the request's header and
 // without its body, over the pooled connections of Upstream. X-Forwarded-Method, -Uri, -Host, -Proto and -For, and
 // X-Original-Method, -URI and -URL, say what the client requests. With a 2xx status the request goes on. Any other
-// answer goes to the client. Without an answer the client gets 503. A request with several Authorization fields is
-// refused with 400.
+// answer of up to 64 KiB goes to the client. Without one the client gets 503. A request with several Authorization fields
+// is refused with 400.
 type ForwardAuth struct {
 	// Upstream is required, and must speak HTTP/1.1. The Proxy does not close it.
 	Upstream *Upstream
@@ -188,7 +188,8 @@ func (s *session) ask(a *asker) refusal {
 	case no.status == http.StatusUnauthorized || no.status == http.StatusForbidden:
 		no.reason = listener.ReasonAuthFailed
 	case no.status >= http.StatusInternalServerError:
-		s.p.srv.Report(listener.ReasonUpstreamUnavailable, slog.LevelWarn, "the authentication server answered with an error",
+		no.reason, no.counted = listener.ReasonUpstreamUnavailable, true
+		s.p.srv.Report(no.reason, slog.LevelWarn, "the authentication server answered with an error",
 			"client", s.lc.RemoteAddr().String(), "upstream", a.f.Upstream.Name(), "status", no.status)
 	}
 	return no
@@ -211,18 +212,19 @@ func (s *session) unanswered(ctx context.Context, a *asker, err error) refusal {
 	if errors.Is(err, httppool.ErrClientGone) || goneIn(ctx) {
 		return refusal{status: http.StatusServiceUnavailable, clientGone: true}
 	}
+	no := refusal{status: http.StatusServiceUnavailable, why: "the authentication server does not answer", retryAfter: 1}
 	if s.ctx.Err() == nil {
-		reason := listener.ReasonUpstreamUnavailable
+		no.reason, no.counted = listener.ReasonUpstreamUnavailable, true
 		switch {
 		case errors.Is(err, pool.ErrTimeout) || errors.Is(err, pool.ErrTooManyWaiters) || errors.Is(err, pool.ErrNoTime):
-			reason = listener.ReasonPoolExhausted
+			no.reason = listener.ReasonPoolExhausted
 		case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, httppool.ErrResponseTimeout):
-			reason = listener.ReasonTimeout
+			no.reason = listener.ReasonTimeout
 		}
-		s.p.srv.Report(reason, slog.LevelWarn, "the authentication server did not answer",
+		s.p.srv.Report(no.reason, slog.LevelWarn, "the authentication server did not answer",
 			"client", s.lc.RemoteAddr().String(), "upstream", a.f.Upstream.Name(), "error", err)
 	}
-	return refusal{status: http.StatusServiceUnavailable, why: "the authentication server does not answer", retryAfter: 1}
+	return no
 }
 
 // question makes the request to the authentication server.

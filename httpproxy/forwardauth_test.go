@@ -256,7 +256,8 @@ func TestForwardAuthCredentials(t *testing.T) {
 	}
 }
 
-// TestForwardAuthReasons: errors of an authentication server, and an exhausted pool to it, are counted and logged.
+// TestForwardAuthReasons: errors of an authentication server, and an exhausted pool to it, are counted and logged, in the
+// access log for the same reason.
 func TestForwardAuthReasons(t *testing.T) {
 	up := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) { t.Error("a request has passed") }))
 	fails := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
@@ -272,16 +273,20 @@ func TestForwardAuthReasons(t *testing.T) {
 		{Path: "/full", Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: full, Timeout: time.Hour}},
 	}}
 	cfg.Listener.Logger = log.Logger()
+	lines := &logLines{t: t}
+	cfg.AccessLog = &httpproxy.AccessLog{To: lines}
 	p := startProxy(t, cfg)
 	if resp, _ := get(t, p.url+"/fails"); resp.StatusCode != 500 || p.Stats().Errors["upstream_unavailable"] != 1 || log.Line("answered with an error", "status=500") == "" {
 		t.Errorf("%s, %v, %s", resp.Status, p.Stats().Errors, log.String())
 	}
+	wantFields(t, lines.fields(), map[string]any{"status": 500, "reason": "upstream_unavailable"})
 	h := dialH2(t, p.addr) // takes the only connection
 	h.ask(1, true, ":method", "GET", ":scheme", "http", ":path", "/full", ":authority", "a")
 	eventually(t, "the authentication server is asked", func() bool { return asked.Load() == 1 })
 	if resp, _ := get(t, p.url+"/full"); resp.StatusCode != 503 || p.Stats().Errors["pool_exhausted"] != 1 {
 		t.Errorf("%s, %v", resp.Status, p.Stats().Errors)
 	}
+	wantFields(t, lines.fields(), map[string]any{"status": 503, "reason": "pool_exhausted"})
 }
 
 // TestForwardAuthWithinTheRequest: the time-out of the request bounds the auth request, too.

@@ -378,7 +378,7 @@ func (h *http2) end(err error) {
 		h.failAll(err) // otherwise they would keep the sender busy
 	})
 	if broken {
-		h.p.noteRefused(h.lc)
+		h.p.noteRefused(h.lc, listener.ReasonProtocol)
 	}
 	_ = h.conn.SetWriteDeadline(time.Now().Add(lingerTime))
 	h.sending.Wait()
@@ -650,7 +650,7 @@ func (st *h2Stream) deactivate() {
 // refuse resets a stream.
 func (h *http2) refuse(id uint32, code h2Code, ended bool) error {
 	if code == codeProtocol {
-		h.p.noteRefused(h.lc)
+		h.p.noteRefused(h.lc, listener.ReasonProtocol)
 		h.logUnread(0, listener.ReasonProtocol, "the head is malformed")
 	} else {
 		h.logUnread(0, listener.ReasonRejected, "too many requests at once, or the connection ends")
@@ -666,7 +666,7 @@ func (h *http2) refuse(id uint32, code h2Code, ended bool) error {
 
 // answerLarge refuses a request whose head is too large.
 func (h *http2) answerLarge(st *h2Stream) error {
-	h.p.noteRefused(h.lc)
+	h.p.noteRefused(h.lc, listener.ReasonProtocol)
 	h.logUnread(http.StatusRequestHeaderFieldsTooLarge, listener.ReasonProtocol, "the head is larger than allowed")
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -231,9 +231,9 @@ func (p *Proxy) isDraining() bool { return p.srv.IsDraining() }
 // errPanicked is the reason recorded for work that a panic has ended.
 var errPanicked = errors.New("a defect of the proxy")
 
-// noteRefused counts and logs a connection that ended with a malformed request.
-func (p *Proxy) noteRefused(c net.Conn) {
-	p.srv.Report(listener.ReasonProtocol, slog.LevelInfo, "request refused: malformed, incomplete, too large or too slow",
+// noteRefused counts and logs a request whose head could not be read, for a reason of package listener.
+func (p *Proxy) noteRefused(c net.Conn, reason string) {
+	p.srv.Report(reason, slog.LevelInfo, "request refused: malformed, incomplete, too large or too slow",
 		"client", c.RemoteAddr().String())
 }
 

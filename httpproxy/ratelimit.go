@@ -49,7 +49,7 @@ type RateLimit struct {
 	By       RateBy
 	// Header is a field by whose value requests count; requests without it count by By. If ForwardAuth adds a field of that
 	// name, its value counts, and never the client's own. With BasicAuth its UserHeader and Authorization stand for the user,
-	// with BearerAuth X-Api-Key, too.
+	// with BearerAuth X-Api-Key and Api-Key, too.
 	Header string
 }
 

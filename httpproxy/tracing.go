@@ -41,7 +41,7 @@ type Trace struct {
 	Scheme      string
 	Host        string // Host field without port
 	Path        string
-	Version     string     // HTTP version: "1.0", "1.1" or "2"
+	Version     string     // HTTP version: "1.0", "1.1", "2" or "3"
 	Client      netip.Addr // address as named by trusted proxies
 	Peer        netip.AddrPort
 	UserAgent   string
@@ -51,7 +51,7 @@ type Trace struct {
 	Status      int    // 0 = none was sent
 	In, Out     int64  // bytes of the bodies
 	Reason, Err string // as in AccessLog; "" = no error
-	Model       string // language model, as the request names it; "" = not known
+	Model       string // language model, as the request names it, or else the answer; "" = not known
 	Usage       *Usage // tokens of the language model; nil = not known
 	Tries       []TraceTry
 }
