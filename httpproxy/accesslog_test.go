@@ -73,7 +73,7 @@ var logsOff = map[string]*httpproxy.AccessLog{
 }
 
 // wantFields compares some fields of a line.
-func wantFields(t *testing.T, got map[string]any, want map[string]any) {
+func wantFields(t testing.TB, got map[string]any, want map[string]any) {
 	t.Helper()
 	for key, value := range want {
 		if fmt.Sprint(got[key]) != fmt.Sprint(value) {

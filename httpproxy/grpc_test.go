@@ -107,7 +107,9 @@ func TestGRPCDeadline(t *testing.T) {
 
 // TestGRPCDeadlineOfAnAnswer: a call whose time is over while its client does not take the answer ends with that status, as one does
 // whose server is too slow. It is not counted as a client that has left.
-func TestGRPCDeadlineOfAnAnswer(t *testing.T) {
+func TestGRPCDeadlineOfAnAnswer(t *testing.T) { paced(t, deadlineOfAnAnswer) }
+
+func deadlineOfAnAnswer(t testing.TB, unit time.Duration) {
 	backend := serveFrames(t, func(s *frames) {
 		id, _ := s.request()
 		s.fields(id, false, ":status", "200", "content-type", "application/grpc")
@@ -118,7 +120,7 @@ func TestGRPCDeadlineOfAnAnswer(t *testing.T) {
 	cfg := routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, backend))
 	cfg.AccessLog = &httpproxy.AccessLog{To: lines}
 	h := dialH2(t, startProxy(t, cfg).addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 4})
-	h.ask(1, true, ":method", "POST", ":scheme", "http", ":path", "/", ":authority", "a", "content-type", "application/grpc", "grpc-timeout", "300m")
+	h.ask(1, true, ":method", "POST", ":scheme", "http", ":path", "/", ":authority", "a", "content-type", "application/grpc", "grpc-timeout", fmt.Sprint(3*unit.Milliseconds(), "m"))
 	content, end := "", h.next(func(f http2.Frame) bool { return f.Header().StreamID == 1 && f.Header().Type == http2.FrameHeaders })
 	for end != nil && !end.(*http2.MetaHeadersFrame).StreamEnded() {
 		end = h.next(func(f http2.Frame) bool {

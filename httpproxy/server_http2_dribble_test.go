@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,9 +35,12 @@ func (c *headStart) Write(p []byte) (int, error) {
 
 // TestServerHTTP2DribblesSettings: a server that sends its SETTINGS byte by byte, and always has begun to send the next, gets no
 // more time for them than one that sends nothing.
-func TestServerHTTP2DribblesSettings(t *testing.T) {
+func TestServerHTTP2DribblesSettings(t *testing.T) { paced(t, dribblesSettings) }
+
+func dribblesSettings(t testing.TB, unit time.Duration) {
 	server, client := certificates(t)
 	server.NextProtos = []string{"h2"}
+	var begun atomic.Bool
 	closed := make(chan bool, 8) // by the gateway
 	addr := serveRaw(t, func(c net.Conn) {
 		below := &headStart{Conn: c}
@@ -45,7 +49,8 @@ func TestServerHTTP2DribblesSettings(t *testing.T) {
 			return
 		}
 		below.on = true
-		_ = c.SetDeadline(time.Now().Add(patience / 4))
+		begun.Store(true)
+		_ = c.SetDeadline(time.Now().Add(patience / 2))
 		settings := append([]byte{0, 16380 >> 8, 16380 & 0xff, 4, 0, 0, 0, 0, 0}, make([]byte, 16380)...)
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
@@ -57,12 +62,14 @@ func TestServerHTTP2DribblesSettings(t *testing.T) {
 			}
 		}
 	})
-	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2, TLS: client, ConnectTimeout: 300 * time.Millisecond}, addr)
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2, TLS: client, ConnectTimeout: 3 * unit}, addr)
 	p := startProxy(t, routeTo(u))
 	if resp, body := get(t, p.url); resp.StatusCode/100 != 5 {
 		t.Errorf("status %d %q, want an error", resp.StatusCode, body)
 	}
-	if !<-closed {
+	if !begun.Load() {
+		t.Error("no connection was there in time")
+	} else if !<-closed {
 		t.Error("the server was read as long as it sent")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/watchtest"
 	"github.com/headpond/headpond/listener"
@@ -50,11 +51,12 @@ var combineNames = []string{"shop.example", "a.shop.example", "deep.a.shop.examp
 func newCombineListener(r *combineRound, rnd *rand.Rand, i int) *combineListener {
 	l := &combineListener{r: r, i: i, served: make(chan struct{}), kind: [...]string{"plain", "plain", "tls", "pass", "pass", "tlsroutes"}[rnd.IntN(6)], shared: rnd.IntN(4) == 0, reloads: rnd.IntN(3) == 0}
 	c := &l.cfg
-	c.Listener = listener.Config{Name: fmt.Sprintf("l%d", i), Protocol: "tcp", Logger: r.logger(), AccessLog: true, AcceptProxy: rnd.IntN(3) == 0}
+	c.Listener = listener.Config{Name: fmt.Sprintf("l%d", i), Protocol: "tcp", Logger: r.logger(), AccessLog: true, AcceptProxy: rnd.IntN(3) == 0, ProxyTimeout: conntest.Patience}
 	if c.Listener.AcceptProxy {
 		c.Listener.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	}
 	c.SendProxy, c.NoRetry = rnd.IntN(3), rnd.IntN(5) == 0
+	c.ConnectTimeout = conntest.Patience // a busy machine may need the default
 	if l.kind == "tls" || l.kind == "tlsroutes" {
 		c.TLS = &tls.Config{Certificates: r.certs.certificates} //nolint:gosec // the tests' own
 	}

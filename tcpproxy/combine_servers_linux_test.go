@@ -82,7 +82,7 @@ func newCombineUpstream(r *combineRound, rnd *rand.Rand, i int) *combineUpstream
 // settings chooses the upstream's settings.
 func (u *combineUpstream) settings(rnd *rand.Rand) {
 	u.set.Balance = [...]upstream.Balance{upstream.P2C, upstream.RoundRobin, upstream.RingHash, upstream.First}[rnd.IntN(4)]
-	u.set.Limits = pool.Limits{MinIdle: max(0, rnd.IntN(6)-3), CheckInterval: 20 * time.Millisecond}
+	u.set.Limits = pool.Limits{MinIdle: max(0, rnd.IntN(6)-3), CheckInterval: 20 * time.Millisecond, OpenTimeout: conntest.Patience}
 	if rnd.IntN(2) == 0 {
 		u.set.Limits.MaxLifetime = 100 * time.Millisecond
 	}

@@ -15,7 +15,8 @@ type schemaKey struct {
 }
 
 // keysIn returns the keys of a struct's fields, or those of a type if v is invalid.
-func keysIn(t reflect.Type, v reflect.Value) (keys []schemaKey) {
+func keysIn(t reflect.Type, v reflect.Value) []schemaKey {
+	keys := make([]schemaKey, 0, t.NumField())
 	for i := range t.NumField() {
 		f := t.Field(i)
 		if name := f.Tag.Get("conf"); name != "" && name != "-" {
