@@ -15,6 +15,7 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,11 +25,12 @@ const combineHost = "combine.example"
 // combineClient is a client, which one goroutine uses.
 type combineClient struct {
 	*combineRound
-	rnd   *rand.Rand
-	index int
-	coded *http.Client
-	conn  net.Conn // of HTTP/1; nil = none
-	in    *bufio.Reader
+	rnd    *rand.Rand
+	index  int
+	coded  *http.Client
+	before *combined // the last request of HTTP/1
+	conn   net.Conn  // of HTTP/1; nil = none
+	in     *bufio.Reader
 }
 
 // combineGot is what a client got.
@@ -39,8 +41,9 @@ type combineGot struct {
 	trailer  http.Header
 	interims int
 	err      error // the answer is not whole
-	nothing  bool  // not even its head came
-	closes   bool  // it says that the connection ends
+	took     time.Duration
+	nothing  bool // not even its head came
+	closes   bool // it says that the connection ends
 }
 
 func newCombineClient(r *combineRound, i int, rnd *rand.Rand) *combineClient {
@@ -72,7 +75,7 @@ func (k *combineClient) turn(tag string) {
 		c := k.request(fmt.Sprintf("%s-%d", tag, i), proto, i == 0)
 		all = append(all, c)
 		k.all.Store(c.tag, c)
-		if proto != 11 || c.closes || c.expects || c.gives {
+		if proto != 11 || c.closes || c.expects || c.gives || c.upgrade != "" {
 			break
 		}
 	}
@@ -80,8 +83,11 @@ func (k *combineClient) turn(tag string) {
 		k.sendText(all)
 		return
 	}
-	got := k.sendCoded(all[0])
-	k.settle(all[0], got)
+	if all[0].upgrade != "" {
+		k.settle(all[0], k.upgradeCoded(all[0]))
+		return
+	}
+	k.settle(all[0], k.sendCoded(all[0]))
 }
 
 // request makes a request and what becomes of it at servers. Only a request that is alone may be given up.
@@ -110,8 +116,14 @@ func (k *combineClient) request(tag string, proto int, first bool) *combined {
 	if c.gives = first && one(rnd, 25); c.gives {
 		c.bucket = "of those who leave"
 	}
-	for range 6 {
-		c.tries = append(c.tries, newCombineTry(rnd, c))
+	if proto == 20 && !c.preflight && one(rnd, 3) {
+		c.addCall(rnd)
+	}
+	if first && !c.grpc && !c.gives && proto != 10 && route.own == "" && !c.preflight && one(rnd, 6) {
+		c.addUpgrade(rnd)
+	}
+	for i := range 6 {
+		c.tries = append(c.tries, newCombineTry(rnd, c, i == 5))
 	}
 	return c
 }
@@ -131,8 +143,16 @@ func (c *combined) addBody(rnd *rand.Rand) {
 	c.expects = c.proto > 10 && len(c.body) > 0 && one(rnd, 6)
 }
 
+// addCall makes it a call of gRPC.
+func (c *combined) addCall(rnd *rand.Rand) {
+	c.method = http.MethodPost
+	c.addBody(rnd)
+	c.model = ""
+	c.grpc, c.chunked, c.trailers, c.expects, c.hasty, c.waits = true, true, false, false, one(rnd, 6), one(rnd, 6)
+}
+
 // newCombineTry is what a server does with a request.
-func newCombineTry(rnd *rand.Rand, c *combined) combineTry {
+func newCombineTry(rnd *rand.Rand, c *combined, last bool) combineTry {
 	try := combineTry{
 		status: pick(rnd, 200, 200, 200, 200, 201, 204, 206, 304, 404, 500, 502, 503, 503), size: pick(rnd, 0, 1, 99, 101, 1023, 1025, 5000, 20_000),
 		framing: pick(rnd, "length", "length", "chunks", "chunks", "close"), media: pick(rnd, "text/plain", "text/html; charset=utf-8", "application/json", "image/png", ""),
@@ -145,13 +165,28 @@ func newCombineTry(rnd *rand.Rand, c *combined) combineTry {
 	if try.framing != "chunks" {
 		try.trailers = false
 	}
+	if c.grpc {
+		try.status, try.media, try.coded, try.checksum = pick(rnd, 200, 200, 200, 503), "application/grpc", false, false
+		try.framing, try.trailers = pick(rnd, "chunks", "chunks", "length"), true
+		if try.framing != "chunks" {
+			try.trailers = false
+		}
+	}
+	if c.upgrade != "" { // any 2xx agrees to a CONNECT
+		try.status, try.trailers = pick(rnd, 200, 200, 200, 403, 404, 500, 503), false
+	}
+	try.early, try.duplex = one(rnd, 2), c.chunked && try.size > 0 && try.status < 300 && !try.bodiless() && one(rnd, 3) // an error, or an answer without content, ends the upload
 	try.fault = pick(rnd, "", "", "", "", "", "", "reset", "close", "cut", "early")
 	switch {
+	case c.serverName() == "framed" && !last && one(rnd, 4):
+		try.fault = pick(rnd, "refuse", "refuse", "goaway")
 	case try.fault == "early" && (len(c.body) == 0 || c.expects || try.status >= 500):
 		try.fault = ""
 	case try.fault == "cut" && (try.size < 2 || try.framing == "close"):
 		try.fault = ""
-	case c.route.slow && one(rnd, 20):
+	case c.upgrade != "" && (try.fault == "cut" || try.fault == "early"):
+		try.fault = ""
+	case c.hasty && one(rnd, 3), c.route.slow && one(rnd, 20):
 		try.fault = "stall"
 	}
 	if try.status == http.StatusNotModified {
@@ -174,6 +209,10 @@ func (c *combined) fieldsOfRequest() [][2]string {
 		add("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte("bob:"+password)))
 	case c.route.auth == "bearer" && c.credential == "right":
 		add("Authorization", "Bearer "+combineKey)
+	case c.route.auth == "token" && c.credential == "right":
+		add("Authorization", "Bearer "+combineToken)
+	case c.route.auth == "token":
+		add("Authorization", "Bearer "+combineToken+"x")
 	case c.route.auth == "bearer":
 		add("X-Api-Key", "hp_wrong")
 	default:
@@ -192,7 +231,13 @@ func (c *combined) fieldsOfRequest() [][2]string {
 	if c.preflight {
 		add("Access-Control-Request-Method", "POST")
 	}
-	if len(c.body) > 0 {
+	switch {
+	case c.grpc:
+		add("Content-Type", "application/grpc+proto")
+		if add("Te", "trailers"); c.hasty {
+			add("Grpc-Timeout", "150m")
+		}
+	case len(c.body) > 0:
 		add("Content-Type", map[bool]string{true: "application/json", false: "application/octet-stream"}[c.model != ""])
 	}
 	return f
@@ -211,6 +256,14 @@ func (c *combined) text() (head, body []byte) {
 		options += ", keep-alive"
 	case c.closes:
 		options += ", close"
+	case c.upgrade != "":
+		options += ", upgrade"
+	}
+	if c.upgrade != "" {
+		b.WriteString("Upgrade: " + c.upgrade + "\r\nSec-WebSocket-Version: 13\r\n")
+	}
+	if c.upgrade == "websocket" {
+		b.WriteString("Sec-WebSocket-Key: " + combineSocketKey + "\r\n")
 	}
 	b.WriteString("Connection: " + options + "\r\nX-Hop: 1\r\n")
 	switch {
@@ -286,6 +339,10 @@ func (k *combineClient) sendText(all []*combined) {
 			continue
 		}
 		got := k.readText(c)
+		if got.nothing && k.before != nil {
+			k.t.Logf("on the connection of %s\n\t%s", k.before.tag, k.before)
+		}
+		k.before = c
 		k.settle(c, got)
 		over = got.closes || got.err != nil || got.nothing
 	}
@@ -317,6 +374,10 @@ func (k *combineClient) readText(c *combined) (got combineGot) {
 			return got
 		}
 		switch {
+		case resp.StatusCode == http.StatusSwitchingProtocols:
+			got.status, got.header, got.closes = resp.StatusCode, resp.Header, true
+			c.converse(h1Socket{k.conn, k.in}, &got)
+			return got
 		case resp.StatusCode == http.StatusContinue:
 			if c.expects {
 				_, body := c.text()
@@ -342,12 +403,24 @@ func (k *combineClient) readText(c *combined) (got combineGot) {
 	}
 }
 
+// lateReader begins when it is ready.
+type lateReader struct {
+	io.Reader
+	ready <-chan struct{}
+}
+
+func (r *lateReader) Read(p []byte) (int, error) {
+	<-r.ready
+	return r.Reader.Read(p)
+}
+
 // sendCoded sends a request of HTTP/2.
 func (k *combineClient) sendCoded(c *combined) (got combineGot) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	var interims atomic.Int64 // some may come after the client has left
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(status int, h textproto.MIMEHeader) error {
-		if got.interims++; status != http.StatusContinue && h.Get("X-Tag") != c.tag {
+		if interims.Add(1); status != http.StatusContinue && h.Get("X-Tag") != c.tag {
 			k.failed(c, "interim answer %d %v", status, h)
 		}
 		return nil
@@ -355,10 +428,15 @@ func (k *combineClient) sendCoded(c *combined) (got combineGot) {
 	if c.gives {
 		time.AfterFunc(time.Duration(k.rnd.IntN(5000))*time.Microsecond, cancel)
 	}
+	answered, answer := context.WithTimeout(ctx, 30*time.Millisecond)
+	defer answer()
 	var body io.Reader
 	if len(c.body) > 0 || c.method == "POST" || c.chunked {
 		if body = bytes.NewReader(c.body); c.chunked {
 			body = io.MultiReader(body) // without a length
+			if c.waits {
+				body = io.MultiReader(bytes.NewReader(c.body[:len(c.body)/2]), &lateReader{Reader: bytes.NewReader(c.body[len(c.body)/2:]), ready: answered.Done()})
+			}
 		}
 	}
 	req, err := http.NewRequestWithContext(ctx, c.method, k.proxy.url+c.route.prefix+c.rest+c.query, body)
@@ -376,15 +454,17 @@ func (k *combineClient) sendCoded(c *combined) (got combineGot) {
 	if c.trailers {
 		req.Trailer = http.Header{"X-Up": {c.tag}, "X-Drop": {"1"}, "X-User": {"evil"}}
 	}
+	begun := time.Now()
 	resp, err := k.coded.Do(req)
-	if err != nil {
+	answer()
+	if got.took = time.Since(begun); err != nil {
 		got.err, got.nothing = err, true
 		return got
 	}
 	defer resp.Body.Close()
 	got.status, got.header = resp.StatusCode, resp.Header
 	got.body, got.err = io.ReadAll(resp.Body)
-	got.trailer = resp.Trailer
+	got.trailer, got.interims = resp.Trailer, int(interims.Load())
 	if resp.StatusCode == http.StatusNotModified && resp.ContentLength > 0 && len(got.body) == 0 {
 		got.err = nil // net/http wants the content, which RFC 9113, section 8.1.1, does not
 	}

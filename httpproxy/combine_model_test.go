@@ -18,7 +18,7 @@ import (
 
 // combineWant is an outcome that the model allows for a request.
 type combineWant struct {
-	own    string // whose answer it is: "" = try's server; gateway, auth, preflight, respond or redirect
+	own    string // whose answer it is: "" = try's server; upgrade = likewise; gateway, auth, preflight, respond or redirect
 	status int
 	try    int
 	cut    bool // the answer breaks off
@@ -50,8 +50,10 @@ func (c *combined) outcomes() []combineWant {
 		return gateway(http.StatusForbidden)
 	case r.auth == "forward" && c.credential == "down":
 		return gateway(http.StatusServiceUnavailable)
-	case r.auth == "forward" && c.credential != "right":
+	case r.auth == "forward" && c.credential != "right" && !c.grpc:
 		return []combineWant{{own: "auth", status: http.StatusUnauthorized}}
+	case c.hasty && r.checksLogin() && c.credential != "right":
+		return gateway(http.StatusUnauthorized, http.StatusServiceUnavailable)
 	case r.auth != "" && c.credential != "right":
 		return gateway(http.StatusUnauthorized)
 	}
@@ -67,14 +69,27 @@ func (c *combined) outcomes() []combineWant {
 	if c.tooLong() { // in chunks: it is known to be only later
 		all = append(all, gateway(http.StatusRequestEntityTooLarge)...)
 	}
-	if r.slow {
+	if c.hasty && r.checksLogin() {
+		all = append(all, gateway(http.StatusServiceUnavailable)...)
+	}
+	if r.slow || c.hasty {
 		all = append(all, gateway(http.StatusGatewayTimeout)...)
+	}
+	if c.hasty { // the time may pass in the middle of an answer
+		for _, want := range all {
+			if want.cut = true; want.own == "" {
+				all = append(all, want)
+			}
+		}
 	}
 	if r.limit > 0 {
 		all = append(all, gateway(http.StatusTooManyRequests)...)
 	}
 	return all
 }
+
+// checksLogin reports whether the check of a login takes time, which a request may not have.
+func (r *combineRoute) checksLogin() bool { return r.auth == "forward" || r.auth == "basic" }
 
 func (c *combined) tooLong() bool {
 	return c.route.MaxBody > 0 && c.route.own == "" && int64(len(c.body)) > c.route.MaxBody
@@ -87,7 +102,19 @@ func (c *combined) tried(n, attempt int, stale bool) (all []combineWant) {
 	again := func(f httpproxy.Failure) bool { return r.retriesOn(f) && c.repeats() && attempt < r.attempts() }
 	kept := len(c.body) <= 8<<10 // longer ones may be
 	failed := combineWant{own: "gateway", status: http.StatusBadGateway}
+	if c.switches() && c.serverName() == "coded" { // which knows no extended CONNECT
+		return []combineWant{failed}
+	}
+	if c.upgrades(try) {
+		return []combineWant{{own: "upgrade", status: http.StatusSwitchingProtocols, try: n}}
+	}
+	hurried := r.slow || c.hasty // there may be no time left for another try
 	switch {
+	case try.gaveBack():
+		if all = c.tried(n+1, attempt, stale); !kept || hurried {
+			all = append(all, failed)
+		}
+		return all
 	case try.fault == "stall":
 		return []combineWant{{own: "gateway", status: http.StatusGatewayTimeout}}
 	case try.fault == "reset" || try.fault == "close":
@@ -97,25 +124,34 @@ func (c *combined) tried(n, attempt int, stale bool) (all []combineWant) {
 		if again(httpproxy.FailedReset) {
 			all = append(all, c.tried(n+1, attempt+1, true)...)
 		}
-		if !kept || r.slow || !again(httpproxy.FailedReset) {
+		if !kept || hurried || !again(httpproxy.FailedReset) {
 			all = append(all, failed)
 		}
 		return all
 	case try.status >= 502 && try.status <= 504 && again(httpproxy.Failure(strconv.Itoa(try.status))):
-		if all = c.tried(n+1, attempt+1, true); kept && !r.slow { // there may be no time left for another
+		if all = c.tried(n+1, attempt+1, true); kept && !hurried {
 			return all
 		}
 	}
+	if !kept && c.serverName() == "framed" { // whose GOAWAY may be for any request
+		all = append(all, failed)
+	}
 	cut := try.fault == "cut" && c.method != http.MethodHead && !try.bodiless() && !c.paged(try.status, true)
+	if c.tooLong() && try.duplex { // the answer may have begun when it becomes known
+		all = append(all, combineWant{status: try.status, try: n, cut: true})
+	}
 	return append(all, combineWant{status: try.status, try: n, cut: cut})
 }
 
 func (c *combined) codedServer() bool {
-	return c.route.coded && !(c.route.big != nil && c.model == "big")
+	return c.serverName() == "coded" || c.serverName() == "framed"
 }
 
 // paged reports whether an answer with the status has an error page; server: it is a server's.
 func (c *combined) paged(status int, server bool) bool {
+	if c.grpc || c.switches() && server {
+		return false
+	}
 	for _, p := range c.route.ErrorPages {
 		if status/100 == p.Statuses[0] && (!server || p.Of == httpproxy.PageOfBoth) {
 			return !c.wantsJSON
@@ -181,16 +217,26 @@ func (r *combineRound) count(c *combined, want combineWant) {
 // compare tells how an answer differs from an outcome; "" = it does not.
 func (c *combined) compare(want combineWant, got combineGot) string {
 	if got.nothing {
-		if want.cut {
+		if want.cut && !c.hasty {
 			return "" // the head may be lost with the connection
 		}
-		return "no answer"
+		return fmt.Sprintf("no answer after %v", got.took)
 	}
-	if got.status != want.status {
-		return fmt.Sprintf("status %d instead of %d", got.status, want.status)
+	if want.own == "upgrade" {
+		return c.compareUpgrade(want, got)
 	}
-	if want.cut != (got.err != nil) {
-		return fmt.Sprintf("broken off: %t, error %v", want.cut, got.err)
+	status, broken := want.status, want.cut && !c.told(want)
+	if c.grpc && want.own == "gateway" {
+		status = http.StatusOK
+	}
+	if got.status != status {
+		return fmt.Sprintf("status %d instead of %d", got.status, status)
+	}
+	if broken != (got.err != nil) {
+		return fmt.Sprintf("broken off: %t, error %v", broken, got.err)
+	}
+	if c.upgrade != "" && c.proto == 11 && !got.closes {
+		return "the connection goes on after an upgrade that was refused or left out"
 	}
 	if n := len(got.header["Date"]); n != 1 {
 		return fmt.Sprintf("%d Date fields", n)
@@ -210,6 +256,37 @@ func (c *combined) compare(want combineWant, got combineGot) string {
 		return c.compareOwn(want, got)
 	}
 	return c.compareServers(want, got)
+}
+
+// told reports whether the client is told by trailers that the answer breaks off.
+func (c *combined) told(want combineWant) bool {
+	return c.grpc && want.own == "" && (c.try(want.try).framing == "chunks" || c.codedServer())
+}
+
+// combineCalls are the statuses that calls have in place of HTTP's.
+var combineCalls = map[int]string{401: "16", 403: "7", 413: "8", 429: "14", 502: "14", 503: "14", 504: "4"}
+
+// compareCall is for the gateway's errors of calls.
+func (c *combined) compareCall(want combineWant, got combineGot) string {
+	h := got.header
+	again := want.status == http.StatusTooManyRequests || want.status == http.StatusServiceUnavailable
+	if h.Get("Grpc-Status") != combineCalls[want.status] || h.Get("Grpc-Message") == "" || (h.Get("Grpc-Retry-Pushback-Ms") != "") != again || h.Get("Content-Type") != "application/grpc" {
+		return "not the gateway's error of a call"
+	}
+	return ""
+}
+
+// compareBroken is for the end of a call whose answer breaks off, and whose client is told.
+func (c *combined) compareBroken(got combineGot) string {
+	code := combineCalls[http.StatusBadGateway]
+	if c.tooLong() {
+		code = combineCalls[http.StatusRequestEntityTooLarge]
+	}
+	call := got.trailer.Get("Grpc-Status")
+	if call != code && !(c.hasty && call == combineCalls[http.StatusGatewayTimeout]) || got.trailer.Get("Grpc-Message") == "" || got.trailer.Get("X-End") != "" {
+		return fmt.Sprintf("the broken call has the trailers %v", got.trailer)
+	}
+	return ""
 }
 
 // compareLength checks Content-Length.
@@ -266,6 +343,10 @@ func (c *combined) compareOwn(want combineWant, got combineGot) string {
 	}
 	body := ""
 	switch page := fmt.Sprintf("page %d %s", want.status, c.tag); {
+	case c.grpc && want.own == "gateway":
+		if wrong := c.compareCall(want, got); wrong != "" {
+			return wrong
+		}
 	case want.own == "auth":
 		if body = "log in, " + c.tag; h.Get("X-From") != "auth" {
 			return "not the authentication server's answer"
@@ -279,7 +360,7 @@ func (c *combined) compareOwn(want combineWant, got combineGot) string {
 			return fmt.Sprintf("Location %q instead of %q", h.Get("Location"), to)
 		}
 	case want.own == "preflight":
-	case want.status == http.StatusUnauthorized && r.auth == "bearer" && r.LLM != nil: // as OpenAI's errors
+	case want.status == http.StatusUnauthorized && r.BearerAuth != nil && r.LLM != nil: // as OpenAI's errors
 		if body = string(got.body); !strings.Contains(body, "invalid_request_error") && c.method != http.MethodHead {
 			return "not in the form of OpenAI's errors"
 		}
@@ -306,7 +387,7 @@ func (c *combined) compareOwn(want combineWant, got combineGot) string {
 		return ""
 	}
 	again := want.status == http.StatusTooManyRequests || want.status == http.StatusServiceUnavailable
-	asks := want.status == http.StatusUnauthorized
+	asks := want.status == http.StatusUnauthorized && r.auth != "forward" // whose server says how to log in
 	if again != (h.Get("Retry-After") != "") || asks != (h.Get("Www-Authenticate") != "") {
 		return "Retry-After or WWW-Authenticate"
 	}
@@ -413,15 +494,7 @@ func (c *combined) compareServers(want combineWant, got combineGot) string {
 	if n := len(h["Set-Cookie"]); !slices.Equal(h["Set-Cookie"][:1], cookies) || n != 1+c.cookies() {
 		return fmt.Sprintf("Set-Cookie %q", h["Set-Cookie"])
 	}
-	interims := 0
-	for i := range want.try + 1 {
-		if interims += c.try(i).interims; c.try(i).fault == "reset" || c.try(i).fault == "close" {
-			interims -= c.try(i).interims
-		}
-	}
-	if c.proto == 10 {
-		interims = 0
-	}
+	interims := c.hints(want.try + 1)
 	if c.expects && c.proto == 20 {
 		interims = got.interims // 100 is among them
 	}
@@ -429,6 +502,16 @@ func (c *combined) compareServers(want combineWant, got combineGot) string {
 		return fmt.Sprintf("%d interim answers instead of %d", got.interims, interims)
 	}
 	return ""
+}
+
+// hints is how many interim answers the client gets to the first tries.
+func (c *combined) hints(tries int) (n int) {
+	for i := range tries {
+		if try := c.try(i); c.proto != 10 && try.fault != "reset" && try.fault != "close" && !try.gaveBack() {
+			n += try.interims
+		}
+	}
+	return n
 }
 
 // compareContent checks the content of a server's answer, its coding, length and trailers.
@@ -451,6 +534,9 @@ func (c *combined) compareContent(want combineWant, try *combineTry, got combine
 		return fmt.Sprintf("Content-Encoding %q instead of %q", h.Get("Content-Encoding"), coding)
 	}
 	stated := try.framing == "length" && encoding == "" && try.status != http.StatusNoContent || paged
+	if c.grpc && c.codedServer() { // such an answer may have trailers
+		stated = false
+	}
 	if weak := try.status == http.StatusNotModified && c.route.Compression != nil && c.weakened(try); weak {
 		stated = false
 	}
@@ -468,6 +554,9 @@ func (c *combined) compareContent(want combineWant, try *combineTry, got combine
 		if encoding == "" && !bytes.HasPrefix(content, body) {
 			return "another beginning of the content"
 		}
+		if c.told(want) {
+			return c.compareBroken(got)
+		}
 		return ""
 	}
 	if !bytes.Equal(body, content) {
@@ -478,6 +567,9 @@ func (c *combined) compareContent(want combineWant, try *combineTry, got combine
 		if end = c.tag; !c.route.rules {
 			secret = "s"
 		}
+	}
+	if call := got.trailer.Get("Grpc-Status"); c.grpc && call != map[bool]string{true: combineCall}[end != ""] {
+		return fmt.Sprintf("the call has the status %q", call)
 	}
 	if got.trailer.Get("X-End") != end || got.trailer.Get("X-Secret") != secret {
 		return fmt.Sprintf("trailers %v instead of %q %q", got.trailer, end, secret)
@@ -513,6 +605,22 @@ func uncoded(encoding string, body []byte) ([]byte, error) {
 	return z.DecodeAll(body, nil)
 }
 
+// partial reports whether the answer may be over before the body is.
+func (c *combined) partial(try *combineTry) bool { return try.fault == "early" || c.tooLong() }
+
+// served reports whether the answer is a server's.
+func (w *combineWant) served() bool { return w.own == "" || w.own == "upgrade" }
+
+// handled is how often servers may have acted on the request.
+func (c *combined) handled() (n int) {
+	for i := range c.seen {
+		if !c.try(i).gaveBack() {
+			n++
+		}
+	}
+	return n
+}
+
 // checkEnd checks what is left of a request when all are over.
 func (r *combineRound) checkEnd(c *combined, lines []string) {
 	c.mu.Lock()
@@ -525,16 +633,16 @@ func (r *combineRound) checkEnd(c *combined, lines []string) {
 		}
 		return
 	case n == nil: // its client has left, or has failed
-		if len(lines) > 1 || c.seen > 1 && !c.repeats() && !c.isIdempotent() {
+		if len(lines) > 1 || c.handled() > 1 && !c.repeats() && !c.isIdempotent() {
 			r.failed(c, "seen %d times, with the lines %q", c.seen, lines)
 		}
 		return
-	case n.want.own == "" && c.seen != n.want.try+1, n.want.own != "" && n.want.own != "gateway" && c.seen > 0:
+	case n.want.served() && c.seen != n.want.try+1, !n.want.served() && n.want.own != "gateway" && c.seen > 0:
 		r.failed(c, "seen %d times for %+v", c.seen, n.want)
 	case n.want.own == "gateway" && c.seen > 0 && slices.Contains([]int{401, 403, 429}, n.want.status):
 		r.failed(c, "refused, and seen %d times", c.seen)
 	}
-	if want := c.route.mirrored && n.want.own == "" && c.try(n.want.try).fault != "early"; want && c.copies != 1 || c.copies > 1 || !c.route.mirrored && c.copies > 0 {
+	if want := c.route.mirrored && !c.grpc && c.upgrade == "" && n.want.own == "" && !c.partial(c.try(n.want.try)); want && c.copies != 1 || c.copies > 1 || (!c.route.mirrored || c.tooLong()) && c.copies > 0 {
 		r.failed(c, "%d copies", c.copies)
 	}
 	if len(lines) != 1 {
@@ -557,26 +665,30 @@ func (r *combineRound) checkLine(c *combined, n *combineNotes, line string) {
 	if want := strconv.Itoa(len(n.got.body)); !n.want.cut && out != want && !(n.got.nothing) {
 		bad("%s bytes out instead of %s", out, want)
 	}
-	if n.want.own == "" && c.try(n.want.try).fault != "early" && in != strconv.Itoa(len(c.body)) && !(in == "-" && len(c.body) == 0) {
+	if n.want.own == "" && !c.partial(c.try(n.want.try)) && !(n.want.cut && c.hasty) && in != strconv.Itoa(len(c.body)) && !(in == "-" && len(c.body) == 0) {
 		bad("%s bytes in instead of %d", in, len(c.body))
 	}
-	if got, _ := strconv.Atoi(retries); n.want.own == "" && got < c.seen-1 {
+	if n.want.own == "upgrade" && in != strconv.Itoa(len(c.said)) {
+		bad("%s bytes in instead of %d", in, len(c.said))
+	}
+	if got, _ := strconv.Atoi(retries); n.want.served() && got < c.seen-1 {
 		bad("%s retries instead of %d", retries, c.seen-1)
 	}
 	if want := map[int]string{10: "HTTP/1.0", 11: "HTTP/1.1", 20: "HTTP/2.0"}[c.proto]; proto != want || method != c.method || path != c.route.prefix+c.rest {
 		bad("%s %s %s", proto, method, path)
 	}
 	want := "-"
-	if n.want.own == "" && (c.route.auth == "basic" || c.route.auth == "bearer") {
+	if n.want.served() && (c.route.BasicAuth != nil || c.route.BearerAuth != nil) {
 		want = c.route.user
 	}
-	if n.want.own == "" && user != want {
+	if n.want.served() && user != want {
 		bad("the user %s", user)
 	}
 	if id != c.tag {
 		bad("the id %s", id)
 	}
-	if failed := n.want.cut; n.want.own == "" && failed != (reason != "-") {
+	late := c.hasty && reason == "timeout" // it ended when the last part had been handed over, and so came whole
+	if failed := n.want.cut; n.want.own == "" && failed != (reason != "-") && !(late && !failed) {
 		bad("the reason %s", reason)
 	}
 }

@@ -3,6 +3,7 @@ package httpproxy_test
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -18,10 +19,9 @@ type combineRoute struct {
 	httpproxy.Route
 	prefix   string
 	server   string // the name of the server that gets the requests
-	coded    bool   // the server speaks HTTP/2
 	big      *httpproxy.Route
 	rewrite  string // "", strip, rewrite or groups
-	auth     string // "", basic, bearer or forward
+	auth     string // "", basic, bearer, token or forward
 	user     string // of those who are admitted
 	rules    bool
 	denied   bool
@@ -36,8 +36,8 @@ func (r *combineRoute) String() string {
 	if c := r.Compression; c != nil {
 		compress = fmt.Sprintf("%q from %d", c.Encodings, c.MinBytes)
 	}
-	return fmt.Sprintf("server=%s h2=%t rewrite=%q auth=%q rules=%t denied=%t own=%q limit=%d mirror=%t max=%d compress=%s cors=%t pages=%d llm=%t retries=%+v slow=%t body=%t",
-		r.server, r.coded, r.rewrite, r.auth, r.rules, r.denied, r.own, r.limit, r.mirrored, r.MaxBody, compress, r.CORS != nil, len(r.ErrorPages), r.LLM != nil, r.Retries, r.slow, r.big != nil)
+	return fmt.Sprintf("server=%s rewrite=%q auth=%q rules=%t denied=%t own=%q limit=%d mirror=%t max=%d compress=%s cors=%t pages=%d llm=%t retries=%+v slow=%t body=%t",
+		r.server, r.rewrite, r.auth, r.rules, r.denied, r.own, r.limit, r.mirrored, r.MaxBody, compress, r.CORS != nil, len(r.ErrorPages), r.LLM != nil, r.Retries, r.slow, r.big != nil)
 }
 
 // one reports true once in n times.
@@ -112,7 +112,12 @@ func (r *combineRoute) addRules(rnd *rand.Rand) {
 
 // addAccess adds who may use the route.
 func (r *combineRoute) addAccess(rnd *rand.Rand, s *combineServers) {
-	switch rnd.IntN(6) {
+	switch rnd.IntN(7) {
+	case 3:
+		r.auth, r.user = "token", "ann"
+		r.BearerAuth = &httpproxy.BearerAuth{UserHeader: "X-User", Forward: one(rnd, 3), JWT: &httpproxy.JWT{
+			Issuer: "https://login.example", Audiences: []string{"pond"}, Source: "login", ReadKeys: s.issuer.read, Logger: slog.New(slog.DiscardHandler),
+		}}
 	case 0:
 		r.auth, r.user = "basic", "bob"
 		r.BasicAuth = &httpproxy.BasicAuth{Users: s.users, UserHeader: "X-User", Forward: one(rnd, 3)}
@@ -149,17 +154,17 @@ func (r *combineRoute) addOwn(rnd *rand.Rand) {
 }
 
 func (r *combineRoute) addUpstream(rnd *rand.Rand, s *combineServers) {
-	name := pick(rnd, "one", "two", "coded")
-	r.server, r.Upstream, r.coded = name, s.upstreams[name], name == "coded"
+	name := pick(rnd, "one", "two", "coded", "framed", "framed")
+	r.server, r.Upstream = name, s.upstreams[name]
 	switch rnd.IntN(5) {
 	case 0:
-		other := pick(rnd, "one", "coded")
+		other := pick(rnd, "one", "coded", "framed")
 		if other == name {
 			break
 		}
 		r.Canary = httpproxy.Canary{Upstream: s.upstreams[other], Percent: pick(rnd, 0, 100), Cookie: "can", SetCookie: true}
 		if r.Canary.Percent == 100 {
-			r.server, r.coded = other, other == "coded"
+			r.server = other
 		}
 	case 1:
 		if name == "two" {

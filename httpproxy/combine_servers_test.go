@@ -3,6 +3,7 @@ package httpproxy_test
 import (
 	"bufio"
 	"bytes"
+	"crypto/ed25519"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/go-jose/go-jose/v4"
 
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/conntest"
@@ -25,12 +28,16 @@ type combineServers struct {
 	big, mirror, auth *httpproxy.Upstream
 	users             *httpproxy.Users
 	keys              *httpproxy.APIKeys
+	issuer            issuer
 }
 
 // combineKey is the key of the user ann, and combinePassword that of bob.
 const combinePassword = "secret"
 
 var combineKey string
+
+// combineToken is a token of the user ann.
+var combineToken string
 
 func newCombineServers(r *combineRound) *combineServers {
 	s := &combineServers{round: r, upstreams: map[string]*httpproxy.Upstream{}}
@@ -50,12 +57,19 @@ func newCombineServers(r *combineRound) *combineServers {
 	s.auth = make1("auth", serveHTTP(r.t, s.authenticate))
 	coded := serveHTTP2(r.t, s.serveCoded)
 	s.upstreams["coded"] = newUpstreamWith(r.t, httpproxy.UpstreamOptions{Settings: settings, Protocol: httpproxy.ProtocolH2C}, coded.addr)
+	s.upstreams["framed"] = newUpstreamWith(r.t, httpproxy.UpstreamOptions{Settings: settings, Protocol: httpproxy.ProtocolH2C}, s.serveFramed())
 	s.users, _ = fileOfUsers(r.t, slog.New(slog.DiscardHandler), htpasswd(r.t, "bob", combinePassword))
 	key, line, err := httpproxy.NewAPIKey("ann")
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	combineKey = key
+	_, signer, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s.issuer.add(r.t, "ed", signer)
+	combineToken = signed(r.t, jose.EdDSA, "ed", signer, nil)
 	s.keys, _ = fileOfKeys(r.t, &conntest.Log{}, line+"\n")
 	return s
 }
@@ -96,7 +110,7 @@ func (s *combineServers) copied(_ http.ResponseWriter, req *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.copies++
-	if c.copies > 1 || err != nil || !bytes.Equal(body, c.body) || req.Header.Get(httpproxy.MirrorField) != "1" {
+	if c.copies > 1 || c.grpc || c.upgrade != "" || err != nil || !bytes.Equal(body, c.body) || req.Header.Get(httpproxy.MirrorField) != "1" {
 		s.round.failed(c, "copy %d has %d bytes, %v, %v", c.copies, len(body), err, req.Header)
 	}
 	s.checkHead(c, req)
@@ -130,9 +144,13 @@ func (s *combineServers) checkHead(c *combined, req *http.Request) {
 	if r.rules {
 		set, add, drop = []string{c.method + " " + r.prefix + c.rest + " " + c.tag + seen}, []string{"client", "a-127.0.0.1"}, nil
 	}
+	var upgrade []string
+	if c.switches() {
+		upgrade = []string{c.upgrade}
+	}
 	for name, want := range map[string][]string{
 		"X-User": user, "X-Set": set, "X-Add": add, "X-Drop": drop, "X-Hop": nil, "X-Request-Id": {c.tag}, "X-Forwarded-For": {"127.0.0.1"},
-		"X-Forwarded-Host": {combineHost}, "X-Forwarded-Proto": {"http"}, "Keep-Alive": nil, "Upgrade": nil, "X-Tag": {c.tag},
+		"X-Forwarded-Host": {combineHost}, "X-Forwarded-Proto": {"http"}, "Keep-Alive": nil, "Upgrade": upgrade, "X-Tag": {c.tag},
 	} {
 		if got := h[name]; !slices.Equal(got, want) {
 			bad("%s %q instead of %q", name, got, want)
@@ -149,7 +167,7 @@ func (s *combineServers) checkHead(c *combined, req *http.Request) {
 // checkBody checks what a server gets of a request's body. The trailers are there after it was read.
 func (s *combineServers) checkBody(c *combined, req *http.Request, body []byte, err error) {
 	if err != nil {
-		if !c.gives && !c.tooLong() {
+		if !c.gives && !c.hasty && !c.tooLong() {
 			s.round.failed(c, "the server gets %d bytes of the body, %v", len(body), err)
 		}
 		return
@@ -185,6 +203,10 @@ func (s *combineServers) serve(c *net.TCPConn, name string) {
 		s.checkHead(spec, req)
 		if want := spec.serverName(); name != want {
 			s.round.failed(spec, "the server %s gets it, not %s", name, want)
+		}
+		if spec.upgrades(try) {
+			spec.speak(c, in, n, req.Header.Get("Sec-Websocket-Key"))
+			return
 		}
 		if try.fault == "early" {
 			s.answer(c, spec, try, n, name)
@@ -243,14 +265,17 @@ func (s *combineServers) answer(w io.Writer, c *combined, try *combineTry, n int
 	if try.closes || try.framing == "close" || try.fault == "early" {
 		b.WriteString("Connection: close\r\n")
 	}
-	bodiless := try.bodiless()
+	bodiless, end := try.bodiless(), ""
 	switch {
 	case bodiless && try.status != http.StatusNotModified:
 	case try.framing == "length":
 		fmt.Fprintf(&b, "Content-Length: %d\r\n", len(content))
 	case try.framing == "chunks":
 		if b.WriteString("Transfer-Encoding: chunked\r\n"); try.trailers {
-			b.WriteString("Trailer: X-End, X-Secret\r\n")
+			for _, f := range c.trailing() {
+				b.WriteString("Trailer: " + f[0] + "\r\n")
+				end += f[0] + ": " + f[1] + "\r\n"
+			}
 		}
 	}
 	b.WriteString("\r\n")
@@ -259,7 +284,7 @@ func (s *combineServers) answer(w io.Writer, c *combined, try *combineTry, n int
 			content = content[:len(content)/2]
 		}
 		if try.framing == "chunks" {
-			b.Write(inChunks(content, try.fault != "cut", try.trailers, "X-End: "+c.tag+"\r\nX-Secret: s\r\n"))
+			b.Write(inChunks(content, try.fault != "cut", try.trailers, end))
 		} else {
 			b.Write(content)
 		}
@@ -312,7 +337,19 @@ func (c *combined) fields(try *combineTry, n int, name string) [][2]string {
 	return f
 }
 
-// serveCoded is the server of HTTP/2.
+// combineCall is the status of gRPC calls that servers answer.
+const combineCall = "5"
+
+// trailing are the trailers of an answer that has some.
+func (c *combined) trailing() [][2]string {
+	f := [][2]string{{"X-End", c.tag}, {"X-Secret", "s"}}
+	if c.grpc {
+		f = append(f, [2]string{"Grpc-Status", combineCall})
+	}
+	return f
+}
+
+// serveCoded is the server of HTTP/2 that is Go's.
 func (s *combineServers) serveCoded(w http.ResponseWriter, req *http.Request) {
 	c := s.round.find(req.Header.Get("X-Tag"))
 	if c == nil {
@@ -343,9 +380,9 @@ func (s *combineServers) serveCoded(w http.ResponseWriter, req *http.Request) {
 	for range try.interims {
 		h.Set("Link", "</a>; rel=preload")
 		h.Set("X-Tag", c.tag)
+		h.Set("Content-Length", "0") // net/http sends a copy then, without it: else the fields may be in use when their stream has been reset
 		w.WriteHeader(http.StatusEarlyHints)
-		h.Del("Link")
-		h.Del("X-Tag")
+		clear(h)
 	}
 	for _, f := range c.fields(try, n, "coded") {
 		h.Add(f[0], f[1])
@@ -354,7 +391,9 @@ func (s *combineServers) serveCoded(w http.ResponseWriter, req *http.Request) {
 		h["Content-Type"] = nil
 	}
 	if try.trailers && try.framing != "length" {
-		h.Set("Trailer", "X-End, X-Secret")
+		for _, f := range c.trailing() {
+			h.Add("Trailer", f[0])
+		}
 	}
 	if try.framing == "length" && (!try.bodiless() || try.status == http.StatusNotModified) {
 		h.Set("Content-Length", strconv.Itoa(len(content)))
@@ -372,7 +411,8 @@ func (s *combineServers) serveCoded(w http.ResponseWriter, req *http.Request) {
 	}
 	_, _ = w.Write(content)
 	if try.trailers && try.framing != "length" {
-		h.Set("X-End", c.tag)
-		h.Set("X-Secret", "s")
+		for _, f := range c.trailing() {
+			h.Set(f[0], f[1])
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/httpproxy"
 )
@@ -26,7 +27,7 @@ var (
 const (
 	combineRoutes  = 8
 	combineClients = 8
-	combineTurns   = 25 // of each client; in one it sends one request or several
+	combineTurns   = 18 // of each client; in one it sends one request or several
 )
 
 // combineWarm is the path of a route without any feature.
@@ -55,9 +56,13 @@ type combined struct {
 	idempotent bool   // it has an Idempotency-Key
 	bucket     string
 	model      string
-	grpc       bool
+	grpc       bool // it is a call of gRPC
+	hasty      bool // it has a deadline
+	waits      bool // half of the body waits for the head of the answer, for a while
 	preflight  bool
-	gives      bool // the client leaves before it has the answer
+	upgrade    string // the protocol that it asks for
+	said       []byte // by the client, after the upgrade
+	gives      bool   // the client leaves before it has the answer
 
 	tries []combineTry
 
@@ -76,7 +81,9 @@ type combineTry struct {
 	framing  string // length, chunks or close
 	trailers bool
 	interims int
-	fault    string // "", reset, close, cut, early, stall
+	fault    string // "", reset, close, cut, early, stall; of the server framed also refuse, goaway
+	early    bool   // refuse and goaway do not wait for the body
+	duplex   bool   // half of the answer does not either
 	closes   bool   // the connection ends after the answer
 	etag     string
 	media    string
@@ -88,6 +95,9 @@ type combineTry struct {
 
 // try returns what the server does with the nth try.
 func (c *combined) try(n int) *combineTry { return &c.tries[min(n, len(c.tries)-1)] }
+
+// gaveBack reports whether the server says that it has not looked at the request.
+func (t *combineTry) gaveBack() bool { return t.fault == "refuse" || t.fault == "goaway" }
 
 // begin counts a try of a server, and returns it.
 func (c *combined) begin() (*combineTry, int) {
@@ -109,6 +119,7 @@ type combineRound struct {
 	t       *testing.T
 	seed    uint64
 	proxy   running
+	cfg     httpproxy.Config
 	clients []*combineClient
 	routes  []*combineRoute
 	lines   *logLines
@@ -150,8 +161,8 @@ func (r *combineRound) failed(c *combined, format string, args ...any) {
 
 // String describes the request for a failure.
 func (c *combined) String() string {
-	s := fmt.Sprintf("HTTP/%d %s %s%s%s body=%d chunked=%t trailers=%t expects=%t closes=%t credential=%q origin=%q accept=%q json=%t asks=%q idem=%t bucket=%q model=%q grpc=%t gives=%t seen=%d\n\t%s",
-		c.proto, c.method, c.route.prefix, c.rest, c.query, len(c.body), c.chunked, c.trailers, c.expects, c.closes, c.credential, c.origin, c.accept, c.wantsJSON, c.asksFor, c.idempotent, c.bucket, c.model, c.grpc, c.gives, c.seen, c.route)
+	s := fmt.Sprintf("HTTP/%d %s %s%s%s body=%d chunked=%t trailers=%t expects=%t closes=%t credential=%q origin=%q accept=%q json=%t asks=%q idem=%t bucket=%q model=%q grpc=%t hasty=%t upgrade=%q gives=%t seen=%d\n\t%s",
+		c.proto, c.method, c.route.prefix, c.rest, c.query, len(c.body), c.chunked, c.trailers, c.expects, c.closes, c.credential, c.origin, c.accept, c.wantsJSON, c.asksFor, c.idempotent, c.bucket, c.model, c.grpc, c.hasty, c.upgrade, c.gives, c.seen, c.route)
 	for _, try := range c.tries[:4] {
 		s += fmt.Sprintf("\n\t%+v", try)
 	}
@@ -188,6 +199,7 @@ func (r *combineRound) begin() {
 		}
 		cfg.Routes = append(cfg.Routes, route.Route)
 	}
+	r.cfg = cfg
 	r.proxy = startProxy(r.t, cfg)
 	for range combineClients * combineTurns { // retries are within the budget then, which all upstreams share
 		if resp, _ := get(r.t, r.proxy.url+combineWarm); resp.StatusCode != http.StatusOK {
@@ -199,7 +211,9 @@ func (r *combineRound) begin() {
 
 // run has all clients send their requests.
 func (r *combineRound) run() {
-	var clients sync.WaitGroup
+	var clients, reloads sync.WaitGroup
+	over := make(chan struct{})
+	reloads.Go(func() { r.reload(over) })
 	for i := range combineClients {
 		client := newCombineClient(r, i, rand.New(rand.NewPCG(r.seed, uint64(100+i)))) //nolint:gosec // for tests
 		r.clients = append(r.clients, client)
@@ -210,10 +224,33 @@ func (r *combineRound) run() {
 		})
 	}
 	clients.Wait()
+	close(over)
+	reloads.Wait()
+}
+
+// reload gives the proxy its configuration again, with and without a route that gets no request, while requests run: nobody notices.
+func (r *combineRound) reload(over <-chan struct{}) {
+	cfg := r.cfg
+	cfg.Routes = append([]httpproxy.Route{{Path: "/other", Respond: httpproxy.Respond{Status: http.StatusOK}, RateLimit: httpproxy.RateLimit{Requests: 1}}}, r.cfg.Routes...)
+	for i := 0; r.seed%2 == 0; i++ {
+		select {
+		case <-over:
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+		next := r.cfg
+		if i%2 == 0 {
+			next = cfg
+		}
+		if err := r.proxy.Update(next); err != nil {
+			r.t.Error(err)
+			return
+		}
+	}
 }
 
 // combineFormat is the format of the access log; the parts are those of combineLine.
-const combineFormat = "{header.x-tag}|{status}|{bytes_in}|{bytes_out}|{retries}|{protocol}|{method}|{path}|{user}|{reason}|{request_id}|{upstream}"
+const combineFormat = "{header.x-tag}|{status}|{bytes_in}|{bytes_out}|{retries}|{protocol}|{method}|{path}|{user}|{reason}|{request_id}|{upstream}|{error}"
 
 // check compares logs and counters with what clients have seen, and waits until nothing is left.
 func (r *combineRound) check() {
@@ -232,6 +269,9 @@ func (r *combineRound) check() {
 		lines[tag] = append(lines[tag], rest)
 	}
 	r.lines.mu.Unlock()
+	for tag := range r.told {
+		r.t.Logf("%s is logged as %q", tag, lines[tag])
+	}
 	r.all.Range(func(tag, c any) bool {
 		r.checkEnd(c.(*combined), lines[tag.(string)])
 		return true

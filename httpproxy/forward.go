@@ -626,6 +626,12 @@ func (s *session) endLease() error {
 	return nil
 }
 
+// lateWrite reports whether the error is that of a write to the client that ended with the exchange's time. Of an interim response
+// only a stream has sent all or nothing, so that an answer can follow.
+func (s *session) lateWrite(err error) bool {
+	return (s.ex.wrote || s.stream != nil) && s.ex.late() && errors.Is(err, os.ErrDeadlineExceeded)
+}
+
 // fail ends the lease after an error, unless the request is sent again on it, and returns the error to report.
 func (s *session) fail(step string, err error) error {
 	x := &s.ex
@@ -642,7 +648,7 @@ func (s *session) fail(step string, err error) error {
 	s.server.drop()
 	blame := false
 	switch {
-	case errors.Is(err, httppool.ErrClientGone) && !(x.wrote && x.late() && errors.Is(err, os.ErrDeadlineExceeded)): // a write of the answer that ends with the exchange's time is late
+	case errors.Is(err, httppool.ErrClientGone) && !s.lateWrite(err):
 		s.measureSilence(step, false)
 	case s.ctx.Err() != nil:
 		err = context.Cause(s.ctx)

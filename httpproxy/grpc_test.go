@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -160,4 +161,48 @@ func TestGRPCCallThatGrowsTooLong(t *testing.T) {
 	if got := fmt.Sprint(end); !strings.Contains(got, "HEADERS") || !strings.Contains(fmt.Sprint(end.(*http2.MetaHeadersFrame).Fields), `"grpc-status" = "8"`) {
 		t.Errorf("the call ends with %s", got)
 	}
+}
+
+// TestGRPCDeadlineOfAnInterimAnswer: the time of a call ends while an interim answer waits for a client that reads nothing.
+func TestGRPCDeadlineOfAnInterimAnswer(t *testing.T) {
+	over := make(chan struct{})
+	backend := serveFrames(t, func(s *frames) {
+		id, _ := s.request()
+		s.fields(id, false, ":status", "103", "link", "</a>; rel=preload")
+		if s.await(http2.FrameRSTStream) != nil {
+			close(over)
+		}
+		s.drain()
+	})
+	var sent atomic.Int64
+	large := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
+		for range 256 {
+			n, _ := w.Write(make([]byte, 32<<10))
+			sent.Add(int64(n))
+		}
+	})
+	lines := &logLines{t: t}
+	cfg := routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, backend))
+	cfg.Routes = append(cfg.Routes, httpproxy.Route{Path: "/large", Upstream: newUpstream(t, large), NoAccessLog: true})
+	cfg.AccessLog = &httpproxy.AccessLog{To: lines}
+	h := dialH2(t, startProxy(t, cfg).addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+	h.do(0, h.WriteWindowUpdate(0, 1<<30))
+	const call = 17
+	for id := uint32(1); id < call; id += 2 {
+		h.ask(id, true, ":method", "GET", ":scheme", "http", ":path", "/large", ":authority", "a")
+	}
+	for before := int64(-1); before < sent.Load() || before == 0; { // until the gateway has no room for more
+		before = sent.Load()
+		<-time.After(300 * time.Millisecond)
+	}
+	h.ask(call, true, ":method", "POST", ":scheme", "http", ":path", "/", ":authority", "a", "content-type", "application/grpc", "grpc-timeout", "300m")
+	<-over
+	end := h.next(func(f http2.Frame) bool {
+		head, ok := f.(*http2.MetaHeadersFrame)
+		return f.Header().StreamID == call && (!ok || head.StreamEnded())
+	})
+	if got := fmt.Sprint(end); !strings.Contains(got, "HEADERS") || !strings.Contains(fmt.Sprint(end.(*http2.MetaHeadersFrame).Fields), `"grpc-status" = "4"`) {
+		t.Errorf("the call ends with %s", got)
+	}
+	wantFields(t, lines.fields(), map[string]any{"status": 504, "reason": "timeout"})
 }
