@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,10 +15,11 @@ import (
 // TLSConn is a *tls.Conn that one fiber may read while another writes. crypto/tls holds a
 // sync.Mutex while it writes to the underlying connection, and a reader takes the same mutex to
 // send an alert or to answer a key update. If the writer waited for a peer that does not read, the
-// reader would block the loop. So on fibers crypto/tls writes to memory, and Write sends that data
-// without the mutex. On goroutines a TLSConn works as a *tls.Conn.
+// reader would block the loop. So crypto/tls writes to memory, and Write sends that data without the mutex. A Write that
+// runs into a deadline ends the writing of a *tls.Conn for good. Here a later deadline lets the next Write go on with what was not
+// sent, as on other connections; see Write.
 //
-// The *tls.Conn inside must not be written to or closed on a fiber.
+// The *tls.Conn inside must not be written to or closed.
 type TLSConn struct {
 	*tls.Conn
 	under         *gathering
@@ -118,8 +120,9 @@ func (t *TLSConn) Buffered() bool {
 	return t.hasPeeked || t.failed != nil
 }
 
-// Write implements net.Conn. After an error all later Writes return it. Records are gathered and sent together, so a failed Write
-// counts all data that may have been sent in part: 0 means that none was.
+// Write implements net.Conn. After an error all later Writes return it, but after that of a deadline only until a later one is set.
+// Records are gathered and sent together, so a failed Write counts all data that may have been sent in part: 0 means that none was.
+// If a deadline was the reason, the next Write begins with the records that are left.
 func (t *TLSConn) Write(p []byte) (total int, err error) {
 	if err := t.Handshake(); err != nil {
 		return 0, err
@@ -193,26 +196,28 @@ func (t *TLSConn) Close() error {
 
 // CloseWrite sends close_notify, which ends the writing half, after all Writes under way.
 func (t *TLSConn) CloseWrite() error {
-	if onFiber() {
-		_ = t.under.Stream.SetWriteDeadline(time.Now().Add(closeNotifyTimeout))
-	}
+	_ = t.under.Stream.SetWriteDeadline(time.Now().Add(closeNotifyTimeout))
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	err := t.Conn.CloseWrite()
-	if onFiber() {
-		if failed := t.under.flush(); err == nil {
-			err = failed
-		}
-		_ = t.under.Stream.SetWriteDeadline(time.Unix(1, 0))
+	if failed := t.under.flush(); err == nil {
+		err = failed
 	}
+	_ = t.under.Stream.SetWriteDeadline(time.Unix(1, 0))
 	return err
 }
 
 // SetDeadline implements net.Conn.
-func (t *TLSConn) SetDeadline(at time.Time) error { return t.under.Stream.SetDeadline(at) }
+func (t *TLSConn) SetDeadline(at time.Time) error {
+	t.under.extend(at)
+	return t.under.Stream.SetDeadline(at)
+}
 
 // SetWriteDeadline implements net.Conn.
-func (t *TLSConn) SetWriteDeadline(at time.Time) error { return t.under.Stream.SetWriteDeadline(at) }
+func (t *TLSConn) SetWriteDeadline(at time.Time) error {
+	t.under.extend(at)
+	return t.under.Stream.SetWriteDeadline(at)
+}
 
 // records holds *[]byte with room for a record, empty.
 var records = sync.Pool{New: func() any { b := make([]byte, 0, tlsPiece+1<<10); return &b }}
@@ -234,7 +239,7 @@ const (
 	readFed                     // only that data and fed, on the loop
 )
 
-// gathering is the connection that crypto/tls uses. On a fiber it keeps the data that crypto/tls writes until flush.
+// gathering is the connection that crypto/tls uses. It keeps the data that crypto/tls writes until flush.
 type gathering struct {
 	Stream
 	how         reading // this and the fields up to emptied are the reader's
@@ -252,11 +257,8 @@ type gathering struct {
 	err     error      // of sending
 }
 
-// Write implements net.Conn. On a fiber, and in a step on a loop, it does not wait.
+// Write implements net.Conn. It does not wait.
 func (g *gathering) Write(p []byte) (int, error) {
-	if currentLoop() == nil {
-		return g.Stream.Write(p)
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.err != nil {
@@ -347,13 +349,17 @@ func (nothing) Error() string   { return "fiber: nothing has been received" }
 func (nothing) Timeout() bool   { return true }
 func (nothing) Temporary() bool { return true }
 
-// SetWriteDeadline does nothing on a fiber: crypto/tls sets a deadline around close_notify, which is sent only later. TLSConn's own
-// methods set deadlines below.
-func (g *gathering) SetWriteDeadline(at time.Time) error {
-	if onFiber() {
-		return nil
+// SetWriteDeadline does nothing: crypto/tls sets a deadline around close_notify, which is sent only later. TLSConn's own methods
+// set deadlines below.
+func (g *gathering) SetWriteDeadline(time.Time) error { return nil }
+
+// extend lets sending go on that ran into a deadline, if at is a later one.
+func (g *gathering) extend(at time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if errors.Is(g.err, os.ErrDeadlineExceeded) && (at.IsZero() || time.Until(at) > 0) {
+		g.err = nil
 	}
-	return g.Stream.SetWriteDeadline(at)
 }
 
 // Close sends close_notify, unless another fiber is sending, which is interrupted.
@@ -386,19 +392,34 @@ func (g *gathering) send() error {
 	for {
 		g.mu.Lock()
 		out, err := g.pending, g.err
-		g.pending = nil
+		if err == nil {
+			g.pending = nil
+		}
 		g.mu.Unlock()
 		if out == nil || err != nil {
 			return err
 		}
-		_, err = g.Stream.Write(*out)
-		*out = (*out)[:0]
-		records.Put(out)
+		n, err := g.Stream.Write(*out)
 		if err != nil {
-			g.mu.Lock()
-			g.err = err
-			g.mu.Unlock()
+			g.failed(out, n, err)
 			return err
 		}
+		*out = (*out)[:0]
+		records.Put(out)
 	}
+}
+
+// failed notes an error of sending out, of which n bytes were sent. After a deadline the others are kept, see extend.
+func (g *gathering) failed(out *[]byte, n int, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.err = err
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return
+	}
+	*out = (*out)[:copy(*out, (*out)[n:])]
+	if g.pending != nil {
+		*out = append(*out, *g.pending...)
+	}
+	g.pending = out
 }

@@ -154,6 +154,42 @@ func TestTLSCloseAndDeadline(t *testing.T) {
 	})
 }
 
+// TestTLSWriteAfterDeadline: a later deadline lets a Write go on after one that has run into its deadline, as on other
+// connections. The peer gets all that was counted as written, once.
+func TestTLSWriteAfterDeadline(t *testing.T) {
+	cfg := serverConfig()
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		client, server := tlsPair(t, e, cfg)
+		data := random(t, 1<<20)
+		var want []byte
+		on(server.NetConn(), func() {
+			_ = server.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+			err := error(nil)
+			for n := 0; err == nil; {
+				n, err = server.Write(data)
+				want = append(want, data[:n]...)
+			}
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("Write to a client that does not read: %v, want a time-out", err)
+			}
+		})
+		fiber.Spawn(server.NetConn(), func() {
+			_ = server.SetWriteDeadline(time.Now().Add(time.Hour))
+			if n, err := server.Write([]byte("last")); n != 4 || err != nil {
+				t.Errorf("Write with a later deadline: %d, %v", n, err)
+			}
+			_ = server.Close()
+		})
+		on(client.NetConn(), func() {
+			got, err := io.ReadAll(client)
+			if want = append(want, "last"...); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("got %d bytes, %v; want the %d that were sent", len(got), err, len(want))
+			}
+			_ = client.Close()
+		})
+	})
+}
+
 // WaitReadable knows about data that crypto/tls has decrypted or received already, which the
 // underlying connection does not show, and loses none of it: many records or none in a read, of all
 // sizes.

@@ -165,7 +165,7 @@ func TestStreamsInRegister(t *testing.T) {
 	conntest.WantGone(t, h.c)
 }
 
-// TestKillDuringHandshake: a client that never ends its TLS handshake can be ended.
+// TestKillDuringHandshake: a client that never ends its TLS handshake can be ended, and is counted as killed.
 func TestKillDuringHandshake(t *testing.T) {
 	server, _ := certificates(t)
 	p := startProxy(t, httpproxy.Config{TLS: server, ReadHeaderTimeout: time.Hour, Routes: []httpproxy.Route{{Upstream: newUpstream(t, "127.0.0.1:1")}}})
@@ -176,6 +176,9 @@ func TestKillDuringHandshake(t *testing.T) {
 	}
 	conntest.WantGone(t, c)
 	conntest.Eventually(t, "no session is left", func() bool { return len(p.Sessions()) == 0 })
+	if e := p.Stats().Errors; len(e) != 1 || e[listener.ReasonKilled] != 1 {
+		t.Errorf("errors: %v, want one killed and nothing else", e)
+	}
 }
 
 // TestManySessions: 5,000 are listed, again and again, while others ask and get answers.

@@ -276,7 +276,9 @@ func (s *session) open() bool {
 	tc := fiber.TLSServer(s.lc, settings)
 	_ = raw.SetDeadline(time.Now().Add(cfg.readHeader))
 	if err := tc.HandshakeContext(s.ctx); err != nil {
-		s.noHandshake(err)
+		if s.lc.Attach(s.entry) { // otherwise an operator has ended it
+			s.noHandshake(err)
+		}
 		return false
 	}
 	_ = raw.SetDeadline(time.Time{})

@@ -100,6 +100,8 @@ const (
 	clientCounted              // Proxy.counts has the client
 	clientToldLast             // Goodbye has set the deadline of the last message
 	clientLeft                 // the client has left, and its server connection has not answered in time
+	clientTold                 // the client was told why its session ends
+	clientOver                 // the session is over, and waits for its client to close: see linger
 
 	sequenceLeases = 8 // from this bit on, flags has machine.sequenceLeases while the session is suspended
 )
@@ -405,15 +407,24 @@ func (c *Client) Goodbye() error {
 	c.Writer.Retry() // cutOff may have ended the write of an answer
 	switch {
 	case c.killed():
-		return c.Fatal(pgwire.StateAdminShutdown, "terminating connection due to administrator command", "")
+		return c.Fatal(pgwire.StateAdminShutdown, killedText, "")
 	case c.timedOut():
 		return c.Fatal(pgwire.StateIdleSessionTimeout, "terminating connection due to idle-session timeout", "")
 	}
 	return c.Fatal(pgwire.StateAdminShutdown, "headpond is shutting down", "Connect again.")
 }
 
+// killedText is PostgreSQL's message for clients whose sessions an operator ends.
+const killedText = "terminating connection due to administrator command"
+
 // goodbyeTime bounds Goodbye. The listener resets the connections of sessions that are cut off soon after.
 const goodbyeTime = 100 * time.Millisecond
+
+// maySend reports whether a client that was told why its session ends may be sending something: see linger. Of an idle client that
+// has sent nothing a drain must not wait for the reaction.
+func (c *Client) maySend() bool {
+	return c.flags.Load()&clientTold != 0 && (!c.interrupted() || c.Reader.Buffered() > 0 || !c.Conn.State().Idle())
+}
 
 // Error adds an ErrorResponse that does not end the session; hint may be empty. It does not flush, and the caller has
 // to send ReadyForQuery.
@@ -424,6 +435,7 @@ func (c *Client) Error(code, message, hint string) {
 
 // Fatal adds an ErrorResponse that ends the session, and flushes; hint may be empty.
 func (c *Client) Fatal(code, message, hint string) error {
+	c.flags.Or(clientTold)
 	c.CountSQLState(code)
 	c.Writer.Send(errorResponse(pgwire.SeverityFatal, code, message, hint))
 	return c.Writer.Flush()

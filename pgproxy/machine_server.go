@@ -341,6 +341,7 @@ func (m *machine) failed(b []byte) (action, error) {
 		m.restoresAgain = m.restoresAgain || bytes.Contains(b, []byte("\x00C"+pgwire.StateQueryCanceled+"\x00"))
 		return action{do: take}, nil
 	}
+	m.st.erred = true
 	if instead == nil {
 		instead = cmp.Or(m.inPlaceOfError(), m.inPlaceOfUnexposed(b))
 	}

@@ -57,7 +57,7 @@ func (e *entry) Resume(ctx context.Context, conn *listener.Conn) { (*Client)(e).
 // Kill implements listener.Session.
 func (e *entry) Kill(stream uint64) bool {
 	c := (*Client)(e)
-	if stream != 0 || c.flags.Or(clientKilled)&clientKilled != 0 {
+	if stream != 0 || c.flags.Load()&clientOver != 0 || c.flags.Or(clientKilled)&clientKilled != 0 {
 		return false
 	}
 	c.CountError(listener.ReasonKilled)
@@ -72,9 +72,66 @@ func (e *entry) Kill(stream uint64) bool {
 	return true
 }
 
+var _ listener.Session = (*startup)(nil)
+
+// Kill implements listener.Session, for a client that logs in: it gets 57P01.
+func (g *startup) Kill(stream uint64) bool {
+	if stream != 0 {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.client != nil:
+		return (*entry)(g.client).Kill(0)
+	case g.killed:
+		return false
+	}
+	g.killed = true
+	g.proxy.srv.CountError(listener.ReasonKilled)
+	g.stop()
+	_ = g.conn.SetDeadline(unixPast) // under mu: refused sets a later one
+	return true
+}
+
+// Describe implements listener.Session.
+func (g *startup) Describe(all []listener.Info, info listener.Info) []listener.Info {
+	info.State = listener.StateStarting
+	return append(all, info)
+}
+
+// attach adds the login to the register. It returns false if an operator has ended the connection, which is counted already.
+func (g *startup) attach() bool {
+	open := g.accepted.Attach(g)
+	if !open {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.killed = true
+	}
+	return open
+}
+
+func (g *startup) wasKilled() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.killed
+}
+
+// handOver makes kills end the session of the client that has logged in.
+func (g *startup) handOver(c *Client) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.client = c; g.killed {
+		c.flags.Or(clientKilled)
+	}
+}
+
 // Describe implements listener.Session.
 func (e *entry) Describe(all []listener.Info, info listener.Info) []listener.Info {
 	c := (*Client)(e)
+	if c.flags.Load()&clientOver != 0 {
+		return all
+	}
 	info.User, info.Database, info.Application, info.Upstream = c.User, c.Database, c.ApplicationName, c.backend.Name()
 	n := c.activity.n.Load()
 	if n != 0 {

@@ -640,8 +640,11 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 	lost, code := &backendError{endpoint: s.srv.endpoint, err: cause}, sqlStateOfLost(cause)
 	s.c.CountError(listener.ReasonBackendGone)
 	s.c.warnLimited("server connection lost", s.cause(code), "upstream", s.b.cfg.Name, "endpoint", lost.endpoint, "error", cause, "client_stays", stay)
-	if s.srv.r.Left() > 0 {
+	if s.srv.r.Left() > 0 || stay && s.machine.st.erred { // a request has one error only: the server has undone it
 		return lost
+	}
+	if !stay {
+		s.c.flags.Or(clientTold)
 	}
 	s.c.CountSQLState(code)
 	if code == pgwire.StateAdminShutdown && !errors.Is(cause, errRemoved) { // a server that shuts down takes transactions with it

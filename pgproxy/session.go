@@ -587,7 +587,7 @@ func (s *session) refuse(err error) error {
 	s.c.Writer.Send(m)
 	_ = s.c.Conn.SetDeadline(time.Now().Add(lingerTime))
 	if s.c.Writer.Flush() == nil {
-		linger(s.c.Conn)
+		linger(s.c.Conn, pgwire.MaxStartup)
 	}
 	return nil // the log has it
 }

@@ -27,8 +27,11 @@ const (
 // may send one of each.
 const maxPreambles = 2
 
-// lingerTime is how long a client that was refused has to read why.
-const lingerTime = time.Second
+// How long a client that was refused, or whose session was ended, has to read why, and what it may have sent by then, in bytes.
+const (
+	lingerTime  = time.Second
+	lingerBytes = 16 << 20
+)
 
 // startup is a connection before it is a Client.
 type startup struct {
@@ -44,6 +47,11 @@ type startup struct {
 	packet   string                 // that startup was in
 	login    *Login                 // of others that sent the same packet; nil = there was none
 	secret   *loginSecret           // what the client has proven to know, if its backend needs that
+
+	stop   context.CancelFunc // ends what the login waits for
+	mu     sync.Mutex         // held for a few instructions
+	killed bool               // an operator has ended the login
+	client *Client            // that the login has made; nil = not yet
 }
 
 // log returns a logger with the client's attributes so far.
@@ -83,6 +91,9 @@ func (p *Proxy) startup(ctx context.Context, conn *listener.Conn) *Client {
 	}()
 	_ = conn.SetDeadline(time.Now().Add(set.LoginTimeout))
 	c, err := g.run(ctx)
+	if err == errKilled { //nolint:errorlint // as run returned it
+		return nil // it is counted, and its connection closed
+	}
 	if err != nil {
 		g.refused(err)
 		return nil
@@ -108,6 +119,11 @@ func (p *Proxy) endStartup(c *Client) {
 	c.Writer.Release()
 	c.Reader.Release()
 	p.unregister(c)
+	if c.maySend() {
+		c.flags.Or(clientOver)
+		_ = c.Conn.SetDeadline(time.Now().Add(lingerTime))
+		linger(c.Conn, lingerBytes)
+	}
 	_ = c.Conn.Close()
 }
 
@@ -154,8 +170,15 @@ func (r *refusal) Unwrap() error { return r.cause }
 // run reads startup packets until there is an authenticated client. A nil client without an
 // error means that there is nothing more to do.
 func (g *startup) run(ctx context.Context) (*Client, error) {
+	ctx, g.stop = context.WithCancel(ctx)
+	defer g.stop()
 	done, err := g.readStartup(ctx)
-	if done || err != nil {
+	switch {
+	case done && err == nil:
+		return nil, nil
+	case !g.attach():
+		return nil, errKilled
+	case err != nil:
 		return nil, err
 	}
 	if g.set.RequireTLS && g.tls == nil && g.conn.LocalAddr().Network() != "unix" {
@@ -193,7 +216,8 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 	if err := g.proxy.register(c, g.set); err != nil {
 		return nil, err
 	}
-	g.accepted.Attach((*entry)(c))
+	g.handOver(c)
+	g.accepted.Attach((*entry)(c)) // true as before: a kill closes no connection any more
 	return c, nil
 }
 
@@ -374,7 +398,9 @@ func (g *startup) startTLS(ctx context.Context) (*fiber.TLSConn, error) {
 	t := fiber.TLSServer(g.conn, g.set.TLS)
 	shown := new(served)
 	if err := t.HandshakeContext(context.WithValue(ctx, servedKey{}, shown)); err != nil {
-		g.proxy.srv.CountError(listener.ReasonTLS)
+		if g.attach() { // otherwise an operator has ended it
+			g.proxy.srv.CountError(listener.ReasonTLS)
+		}
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
 	if shown.certificate != nil {
@@ -434,6 +460,11 @@ func negotiation(m *pgwire.StartupMessage) *pgwire.NegotiateProtocolVersion {
 // refused reports to client, log and counters why there is no session.
 func (g *startup) refused(err error) {
 	srv := g.proxy.srv
+	if g.wasKilled() {
+		g.log().Info("login ended by an operator")
+		g.tell(&refusal{code: pgwire.StateAdminShutdown, message: killedText})
+		return
+	}
 	r, ok := errors.AsType[*refusal](err)
 	if !ok {
 		reason := listener.ReasonClientGone
@@ -450,18 +481,37 @@ func (g *startup) refused(err error) {
 	} else {
 		g.log().Warn("client refused", "sqlstate", r.code, "error", err)
 	}
+	g.tell(r)
+}
+
+// tell sends a refusal to the client.
+func (g *startup) tell(r *refusal) {
 	_ = g.conn.SetDeadline(time.Now().Add(lingerTime))
+	g.w.Retry() // a kill ends writes, too
 	g.w.Send(errorResponse(pgwire.SeverityFatal, r.code, r.message, r.hint))
 	if g.w.Flush() == nil {
-		linger(g.conn)
+		linger(g.conn, pgwire.MaxStartup)
 	}
 }
 
-// linger waits until a refused client has disconnected: closing with unread input resets the
-// connection and destroys the message. The deadline is set already.
-func linger(conn fiber.Stream) {
+// linger waits until a client that was told why it is disconnected has closed its end, and drops up to most bytes that it
+// sends: closing with unread input resets the connection, and destroys the message. The deadline is set already.
+func linger(conn fiber.Stream, most int) {
 	_ = conn.CloseWrite()
-	_, _ = io.CopyN(io.Discard, conn, pgwire.MaxStartup)
+	var dropped []byte // none while the client sends nothing
+	for most > 0 {
+		if err := conn.WaitReadable(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return
+		}
+		if dropped == nil {
+			dropped = make([]byte, 4<<10)
+		}
+		n, err := conn.Read(dropped)
+		if err != nil {
+			return
+		}
+		most -= n
+	}
 }
 
 // RejectConn sends a client beyond the connection limit the reason, after its startup packet. A cancel request is not

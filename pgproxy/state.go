@@ -116,6 +116,7 @@ type state struct {
 	unclear  bool // which of the messages in or behind the data of a failed COPY the server answers is unknown
 	executed bool // the server has parsed, bound or executed something since the last ReadyForQuery, or has failed
 	spoiled  bool // a Sync alone has ended a transaction, see readyForQuery
+	erred    bool // the client has got the error of the request that the server is answering
 
 	undone []op // extended messages that the last error made the server skip
 	failed op   // the op that failed
@@ -436,7 +437,7 @@ func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err er
 func (s *state) readyForQuery(status pgwire.TxStatus) (forward bool, err error) {
 	o := s.first()
 	s.spoiled = s.spoiled || s.tx == pgwire.TxActive && status == pgwire.TxIdle && !s.executed && o != nil && o.kind == opSync
-	s.tx, s.copyIn, s.copyOut, s.executed = status, false, false, false
+	s.tx, s.copyIn, s.copyOut, s.executed, s.erred = status, false, false, false, false
 	for !s.empty() {
 		kind, silent := s.first().kind, s.first().silent
 		if s.drop(); kind.ends() {

@@ -3,6 +3,7 @@ package pgproxy_test
 import (
 	"context"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -45,6 +46,36 @@ func TestRestartIsNotSeen(t *testing.T) {
 			if _, err := c.Exec(t.Context(), "select $1::int", i); err != nil {
 				t.Errorf("kill=%v client %d after the restart: %v", kill, i, err)
 			}
+		}
+	}
+}
+
+// TestLostBehindAnError: a server connection is lost between the error of a statement and ReadyForQuery. The client gets one error for
+// its statement, as from a server, and goes on.
+func TestLostBehindAnError(t *testing.T) {
+	g, f := startFake(t, nil)
+	logged := make(chan *wire, 1)
+	go func() { logged <- g.dial(t) }()
+	srv := <-f.conns
+	w := <-logged
+	for name, request := range map[string][]pgwire.Message{
+		"simple":   {query("select 1/0")},
+		"extended": {&pgwire.Parse{Query: "select 1/0"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{}},
+	} {
+		w.send(request...)
+		for typ := byte(0); typ != pgwire.TypeQuery && typ != pgwire.TypeSync; {
+			typ, _ = srv.read()
+		}
+		srv.send(&pgwire.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "22012", Message: "division by zero"})
+		_ = srv.Close()
+		if types, bodies := w.until(pgwire.TypeReadyForQuery); types != "EZ" || !strings.Contains(bodies, "22012") {
+			t.Errorf("%s: the client gets %s %q", name, types, bodies)
+		}
+		w.send(query("select 2"))
+		srv = <-f.conns
+		srv.answerQuery()
+		if types, bodies := w.until(pgwire.TypeReadyForQuery); types != "CZ" {
+			t.Errorf("%s: then the client gets %s %q", name, types, bodies)
 		}
 	}
 }

@@ -14,7 +14,9 @@ type Writer struct {
 	buf   []byte
 	large *[largeBuffer]byte
 	err   error
-	lost  bool // bytes before those in buf were not written
+	body  int  // bytes that are missing of the body after the last Header
+	gap   bool // Write has dropped something after an error, and drops all that follows
+	lost  bool // a message was written or dropped in part
 	total uint64
 }
 
@@ -29,23 +31,33 @@ func (w *Writer) SetDest(dst io.Writer) { w.dst = dst }
 func (w *Writer) Send(m Message) { w.commit(m.Append(w.AvailableBuffer())) }
 
 // Header appends the five bytes before a body of n bytes, which the caller must Write.
-func (w *Writer) Header(typ byte, n int) { w.commit(AppendHeader(w.AvailableBuffer(), typ, n)) }
+func (w *Writer) Header(typ byte, n int) {
+	w.commit(AppendHeader(w.AvailableBuffer(), typ, n))
+	w.body = n
+}
 
 // Write appends raw bytes. It does not retain p. The error is nil unless the connection has failed.
 func (w *Writer) Write(p []byte) (int, error) {
-	if len(w.buf)+len(p) <= largeBuffer {
+	body := w.body
+	w.body = max(0, body-len(p))
+	switch {
+	case w.gap:
+		return 0, w.err
+	case len(w.buf)+len(p) <= largeBuffer:
 		w.buf = append(w.borrowed(), p...)
 		return len(p), w.err
 	}
 	if err := w.Flush(); err != nil {
-		w.lost = true
+		w.gap, w.lost = true, body > 0
 		return 0, err
 	}
 	if len(p) < largeBuffer {
 		w.buf = append(w.borrowed(), p...)
 		return len(p), nil
 	}
-	w.lost = w.write(p) < len(p)
+	if n := w.write(p); n < len(p) {
+		w.gap, w.lost = true, n+body > 0
+	}
 	return len(p), w.err
 }
 
@@ -67,7 +79,7 @@ func (w *Writer) borrowed() []byte {
 
 // commit accepts the bytes that were appended to AvailableBuffer.
 func (w *Writer) commit(b []byte) {
-	if len(w.buf)+len(b) <= largeBuffer && w.large != nil {
+	if len(w.buf)+len(b) <= largeBuffer && w.large != nil && !w.gap {
 		w.buf = append(w.buf, b...)
 		return
 	}
@@ -92,11 +104,12 @@ func (w *Writer) Flush() error {
 	return w.err
 }
 
-// Retry makes the next Flush write what is left of a write that ran into the connection's deadline, if all of that is still there.
-// Set a later deadline before.
+// Retry makes the next Flush write what is left of a write that ran into the connection's deadline, unless that ends in the middle
+// of a message. Set a later deadline before. Messages that did not fit in the buffer after the error are lost, with all that
+// came behind them: end the connection after the next one.
 func (w *Writer) Retry() {
 	if !w.lost && errors.Is(w.err, os.ErrDeadlineExceeded) {
-		w.err = nil
+		w.err, w.gap = nil, false
 	}
 }
 

@@ -47,3 +47,42 @@ func TestWriterRetry(t *testing.T) {
 		t.Error("something is written after a message that was cut off")
 	}
 }
+
+// TestWriterGap: messages that do not fit in the buffer after a time-out are lost with all that follows, until Retry. It succeeds
+// if no message was cut off.
+func TestWriterGap(t *testing.T) {
+	big := strings.Repeat("x", 16<<10-100)
+	for name, fill := range map[string]func(*pgwire.Writer) (whole bool){
+		"messages": func(w *pgwire.Writer) bool {
+			_, _ = w.Write([]byte(big))
+			w.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+			return true
+		},
+		"a message from the middle on": func(w *pgwire.Writer) bool {
+			w.Header(pgwire.TypeDataRow, len(big))
+			_, _ = w.Write([]byte(big))
+			return false
+		},
+		"a whole message behind its header": func(w *pgwire.Writer) bool {
+			w.Header(pgwire.TypeDataRow, 0)
+			_, _ = w.Write([]byte(big))
+			return true
+		},
+	} {
+		c := &lateConn{room: 3}
+		w := pgwire.NewWriter(c)
+		before := strings.Repeat("y", 1000)
+		_, _ = w.Write([]byte(before))
+		whole := fill(w)
+		header := w.Buffered() - (1000 - 3)
+		c.room = 1 << 20
+		w.Retry()
+		_, _ = w.Write([]byte("end"))
+		switch err := w.Flush(); {
+		case whole && (err != nil || c.Len() != 1000+header+3 || !strings.HasPrefix(c.String(), before) || !strings.HasSuffix(c.String(), "end")):
+			t.Errorf("%s: %d bytes, %v", name, c.Len(), err)
+		case !whole && (err == nil || c.Len() != 3):
+			t.Errorf("%s: %d bytes, %v: something is written after a message that was cut off", name, c.Len(), err)
+		}
+	}
+}
