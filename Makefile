@@ -35,11 +35,13 @@ RELEASES  := linux/amd64 linux/arm64 darwin/arm64 windows/amd64
 
 FUZZTIME ?= 30s
 SOAK     ?= 30m
+ROUNDS   ?= 60
+SEED     ?= 1
 
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist image test-package test-chart test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-flood bench-tunnel fuzz soak leakhunt crossed suites test-postgres test-kube test-pods test-blackhole test-peers test-transparent clean
+.PHONY: help run build dist image test-package test-chart test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-flood bench-tunnel fuzz soak leakhunt campaigns crossed suites test-postgres test-kube test-pods test-blackhole test-peers test-transparent clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -128,6 +130,11 @@ soak: test-deps ## Run mux, tunnels and the gateway under load and faults for SO
 
 leakhunt: test-deps ## Try all cases of session state that could leak or get lost, also with PgBouncer if there is one (REWRITE=1 writes list and table)
 	$(GO) test -count 1 -timeout 60m -v -run LeakHunt ./integration -leakhunt $(if $(REWRITE),-leakhunt-rewrite)
+
+campaigns: test-deps ## Have random clients, servers and operators meet for ROUNDS (60) rounds of each protocol, from SEED (1) (HEADPOND_ENGINE=…)
+	$(GO) test -tags storm -race -count 1 -timeout 0 -v -run PostgresStorm ./gateway -storms $(ROUNDS) -storms-seed $(SEED)
+	$(GO) test -race -count 1 -timeout 0 -v -run 'TestCombinations$$' ./httpproxy ./tcpproxy -combinations $(ROUNDS) -combinations-seed $(SEED)
+	$(GO) test -race -count 1 -timeout 0 -v -run SameCallsAsDirect ./pgproxy -calls $(ROUNDS) -calls-seed $(SEED)
 
 crossed: test-deps ## Have fifty clients of each driver on five connections look for answers that are not their own
 	$(GO) test -count 1 -timeout 60m -v -run CrossedAnswers ./integration -crossed 400

@@ -78,7 +78,7 @@ unraced() {
 # platforms checks the types of everything for PLATFORMS, and vets and compiles fiber, which has assembly, for COMPILED; and it vets for this
 # platform the tests that have make targets of their own.
 platforms() {
-	"$GO" vet -tags kube,suites,blackhole,netns ./integration || return 1
+	"$GO" vet -tags kube,suites,blackhole,netns ./integration && "$GO" vet -tags storm ./gateway || return 1
 	"$GO" test -vet=off -count 1 -run '^TestOtherPlatforms$' ./internal/repotest || return 1 # it reads PLATFORMS
 	for p in $COMPILED; do
 		GOOS=${p%/*} GOARCH=${p#*/} "$GO" vet ./fiber/... &&
