@@ -180,16 +180,20 @@ func (s *session) refuseHead(err error) {
 	}
 }
 
-// headFailed counts and logs a request whose head did not arrive completely, as the client has gone. It gets no answer.
+// headFailed counts and logs a request whose head did not arrive completely, as the client has gone or an operator has ended it. It gets
+// no answer.
 func (s *session) headFailed(err error) {
-	reason := listener.ReasonClientGone
-	if isTLSFailure(err) {
+	reason, why := listener.ReasonClientGone, "the client ended in the middle of a head"
+	switch {
+	case s.ctx.Err() == nil && !s.lc.Attach(s.entry): // which is counted already
+		reason, why = listener.ReasonKilled, "ended in the middle of a head"
+	case isTLSFailure(err):
 		reason = listener.ReasonTLS
 		s.noteTLS("TLS error", err)
-	} else {
+	default:
 		s.p.noteRefused(s.lc, reason)
 	}
-	s.logUnread(statusClientGone, 0, reason, "the client ended in the middle of a head")
+	s.logUnread(statusClientGone, 0, reason, why)
 }
 
 // replyTime returns the deadline for sending an answer to a request without a route.

@@ -181,6 +181,25 @@ func TestKillDuringHandshake(t *testing.T) {
 	}
 }
 
+// TestKillWithinAHead: a client that has sent a part of a head can be ended, and is counted as killed.
+func TestKillWithinAHead(t *testing.T) {
+	lines := &logLines{t: t}
+	p := startProxy(t, httpproxy.Config{ReadHeaderTimeout: time.Hour, AccessLog: &httpproxy.AccessLog{To: lines}, Routes: []httpproxy.Route{{Upstream: newUpstream(t, "127.0.0.1:1")}}})
+	c, _ := dialRaw(t, p.addr)
+	const part = "GET / HTTP/1.1\r\nHo"
+	_, _ = io.WriteString(c, part)
+	begun := sessionOf(t, p, func(s listener.Info) bool { return s.BytesIn == uint64(len(part)) })
+	if id, _, ok := listener.ParseID(begun.ID); !ok || !p.Kill(id, 0) {
+		t.Fatalf("%+v is not ended", begun)
+	}
+	conntest.WantGone(t, c)
+	conntest.Eventually(t, "no session is left", func() bool { return len(p.Sessions()) == 0 })
+	if e := p.Stats().Errors; len(e) != 1 || e[listener.ReasonKilled] != 1 {
+		t.Errorf("errors: %v, want one killed and nothing else", e)
+	}
+	wantFields(t, lines.fields(), map[string]any{"status": 499, "reason": "killed"})
+}
+
 // TestManySessions: 5,000 are listed, again and again, while others ask and get answers.
 func TestManySessions(t *testing.T) {
 	const sessions, busy, lists = 5000, 4, 10
