@@ -130,12 +130,15 @@ func (t *TLSConn) Write(p []byte) (total int, err error) {
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	for first := true; first || len(p) > 0; first = false {
-		n, err := t.Conn.Write(p[:min(len(p), tlsPiece)])
-		if err != nil {
+		if err := t.under.begin(); err != nil {
 			return total, err
 		}
+		n, err := t.Conn.Write(p[:min(len(p), tlsPiece)])
 		total += n
-		if err := t.under.flush(); err != nil {
+		if failed := t.under.flush(); err == nil {
+			err = failed
+		}
+		if err != nil {
 			return total, err
 		}
 		p = p[n:]
@@ -191,6 +194,7 @@ func (t *TLSConn) Close() error {
 	if t.resets.Load() {
 		return t.under.Stream.Close()
 	}
+	_ = t.under.begin()
 	return t.Conn.Close()
 }
 
@@ -199,9 +203,12 @@ func (t *TLSConn) CloseWrite() error {
 	_ = t.under.Stream.SetWriteDeadline(time.Now().Add(closeNotifyTimeout))
 	t.writing.Lock()
 	defer t.writing.Unlock()
-	err := t.Conn.CloseWrite()
-	if failed := t.under.flush(); err == nil {
-		err = failed
+	err := t.under.begin()
+	if err == nil {
+		err = t.Conn.CloseWrite()
+		if failed := t.under.flush(); err == nil {
+			err = failed
+		}
 	}
 	_ = t.under.Stream.SetWriteDeadline(time.Unix(1, 0))
 	return err
@@ -209,13 +216,13 @@ func (t *TLSConn) CloseWrite() error {
 
 // SetDeadline implements net.Conn.
 func (t *TLSConn) SetDeadline(at time.Time) error {
-	t.under.extend(at)
+	defer t.under.extend(at) // after it: a reader that sends would still run into the old one
 	return t.under.Stream.SetDeadline(at)
 }
 
 // SetWriteDeadline implements net.Conn.
 func (t *TLSConn) SetWriteDeadline(at time.Time) error {
-	t.under.extend(at)
+	defer t.under.extend(at)
 	return t.under.Stream.SetWriteDeadline(at)
 }
 
@@ -254,14 +261,25 @@ type gathering struct {
 
 	mu      sync.Mutex // held for a few instructions
 	pending *[]byte    // of records; nil = nothing
+	writes  bool       // whoever has called begin sends pending, with flush; a reader must not
 	err     error      // of sending
 }
 
-// Write implements net.Conn. It does not wait.
+// begin is called before crypto/tls is given something to send, and flush then. A reader that sent it would not read, and its peer
+// may read nothing until it has been read from.
+func (g *gathering) begin() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.writes = g.err == nil
+	return g.err
+}
+
+// Write implements net.Conn. It does not wait. After the error of a deadline it gathers on: crypto/tls never writes again after an
+// error.
 func (g *gathering) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.err != nil {
+	if g.err != nil && !errors.Is(g.err, os.ErrDeadlineExceeded) {
 		return 0, g.err
 	}
 	if g.pending == nil {
@@ -275,7 +293,7 @@ func (g *gathering) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Read implements net.Conn. It sends gathered data first, such as a handshake message.
+// Read implements net.Conn. It sends data first that was gathered outside of Writes, such as a handshake message.
 func (g *gathering) Read(p []byte) (int, error) {
 	if g.how == readFed {
 		n := copy(p, g.fed)
@@ -285,8 +303,8 @@ func (g *gathering) Read(p []byte) (int, error) {
 		g.pass(p[:n])
 		return n, nil
 	}
-	if g.how != readArrived && g.waits() && g.sending.tryLock() {
-		_ = g.send() // the next Write returns the error
+	if g.how != readArrived && g.waits(true) && g.sending.tryLock() {
+		_ = g.send(true) // the next Write returns the error
 		g.sending.Unlock()
 	}
 	switch {
@@ -364,19 +382,26 @@ func (g *gathering) extend(at time.Time) {
 
 // Close sends close_notify, unless another fiber is sending, which is interrupted.
 func (g *gathering) Close() error {
-	if g.waits() && g.sending.tryLock() {
+	if g.waits(false) && g.sending.tryLock() {
 		_ = g.Stream.SetWriteDeadline(time.Now().Add(closeNotifyTimeout))
-		_ = g.send()
+		_ = g.send(false)
 		g.sending.Unlock()
 	}
 	return g.Stream.Close()
 }
 
-// waits reports whether there is something to send.
-func (g *gathering) waits() bool {
+// busy reports whether something was gathered and not sent, or sending has failed.
+func (g *gathering) busy() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.pending != nil && g.err == nil
+	return g.pending != nil || g.err != nil
+}
+
+// waits reports whether there is something to send, for a reader or for others.
+func (g *gathering) waits(reader bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.pending != nil && g.err == nil && !(reader && g.writes)
 }
 
 // flush returns when everything gathered before it was called has been sent, or with the first error
@@ -384,18 +409,13 @@ func (g *gathering) waits() bool {
 func (g *gathering) flush() error {
 	g.sending.Lock()
 	defer g.sending.Unlock()
-	return g.send()
+	return g.send(false)
 }
 
-// send sends gathered data. sending is held.
-func (g *gathering) send() error {
+// send sends gathered data. sending is held. A reader does not send what is left to others.
+func (g *gathering) send(reader bool) error {
 	for {
-		g.mu.Lock()
-		out, err := g.pending, g.err
-		if err == nil {
-			g.pending = nil
-		}
-		g.mu.Unlock()
+		out, err := g.next(reader)
 		if out == nil || err != nil {
 			return err
 		}
@@ -407,6 +427,19 @@ func (g *gathering) send() error {
 		*out = (*out)[:0]
 		records.Put(out)
 	}
+}
+
+// next takes what is to be sent next, nil if there is nothing.
+func (g *gathering) next(reader bool) (out *[]byte, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err == nil && !(reader && g.writes) {
+		out, g.pending = g.pending, nil
+	}
+	if out == nil && !reader {
+		g.writes = false // in the same moment: what a reader gathers from now on it has to send
+	}
+	return out, g.err
 }
 
 // failed notes an error of sending out, of which n bytes were sent. After a deadline the others are kept, see extend.

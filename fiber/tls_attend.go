@@ -72,7 +72,7 @@ func (t *TLSConn) decrypt() []byte {
 		n += k
 	}
 	t.under.fed = nil
-	if t.under.waits() { // the answer to a key update
+	if t.under.waits(true) { // the answer to a key update
 		t.under.trySend()
 	}
 	return l.decrypted[:n]
@@ -86,7 +86,7 @@ func (t *TLSConn) TryWrite(p []byte) (n int) {
 		return 0
 	}
 	defer t.writing.Unlock()
-	if t.under.waits() {
+	if t.under.busy() {
 		return 0
 	}
 	n, err := t.Conn.Write(p[:min(len(p), tlsPiece)])

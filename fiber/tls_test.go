@@ -1,12 +1,15 @@
 package fiber_test
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"os"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -172,6 +175,9 @@ func TestTLSWriteAfterDeadline(t *testing.T) {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("Write to a client that does not read: %v, want a time-out", err)
 			}
+			if n, err := server.Write(data); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("Write again without a later deadline: %d, %v", n, err)
+			}
 		})
 		fiber.Spawn(server.NetConn(), func() {
 			_ = server.SetWriteDeadline(time.Now().Add(time.Hour))
@@ -251,5 +257,72 @@ func TestTLSWaitReadable(t *testing.T) {
 	})
 	if err := fiber.TLSServer(nil, cfg).WaitReadable(); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("of no loop: %v", err)
+	}
+}
+
+// trickle gives what it has received a byte at a time, and counts the Writes that a Read of a TLSConn makes.
+type trickle struct {
+	net.Conn
+	received *bufio.Reader
+	byReader atomic.Int64
+}
+
+func (c *trickle) Read(p []byte) (int, error) { return c.received.Read(p[:min(len(p), 1)]) }
+
+func (c *trickle) Write(p []byte) (int, error) {
+	pc := make([]uintptr, 32)
+	frames := runtime.CallersFrames(pc[:runtime.Callers(1, pc)])
+	for more := true; more; {
+		var f runtime.Frame
+		if f, more = frames.Next(); strings.HasSuffix(f.Function, ".(*TLSConn).Read") {
+			c.byReader.Add(1)
+		}
+	}
+	return c.Conn.Write(p)
+}
+
+// TestTLSReaderSendsNothing: a Read sends nothing of a Write under way. It would not read while the peer does not read, and a peer
+// that has something to send before it reads would wait forever. Fibers of a loop do not run at the same time; goroutines do.
+func TestTLSReaderSendsNothing(t *testing.T) {
+	cfg := serverConfig()
+	e := newEngine(t, fiber.Config{Engine: fiber.Goroutine})
+	c, s := pair(t, e, "tcp")
+	under := &trickle{Conn: s, received: bufio.NewReader(s)}
+	client, server := fiber.TLSClient(c, &tls.Config{InsecureSkipVerify: true}), fiber.TLSServer(under, cfg)
+	fiber.Spawn(c, func() {
+		_, _ = client.Write(make([]byte, 1<<18))
+		_ = client.CloseWrite()
+	})
+	fiber.Spawn(c, func() {
+		_, _ = io.Copy(io.Discard, client)
+		_ = client.Close()
+	})
+	on(s, func() {
+		if err := server.Handshake(); err != nil {
+			t.Error(err)
+		}
+	})
+	under.byReader.Store(0) // the handshake's
+	written := make(chan struct{})
+	var over atomic.Bool
+	fiber.Spawn(s, func() {
+		defer close(written)
+		for !over.Load() {
+			if _, err := server.Write([]byte("x")); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	on(s, func() {
+		if _, err := io.Copy(io.Discard, server); err != nil {
+			t.Error(err)
+		}
+	})
+	over.Store(true)
+	<-written
+	on(s, func() { _ = server.Close() })
+	if n := under.byReader.Load(); n > 0 {
+		t.Errorf("Read has sent %d times what Writes had to", n)
 	}
 }
