@@ -181,8 +181,9 @@ func (h *hunter) begin(k *kind) (p *player, made string, err error) {
 	return p, made, err
 }
 
-// catalogPatience bounds the wait for a reading of the catalogs. After readings that were slow, on a busy machine, the next one is minutes later.
-const catalogPatience = 15 * time.Minute
+// catalogPatience bounds the wait for a reading of the catalogs. After readings that were slow, on a busy machine, the next one is ten
+// minutes later.
+const catalogPatience = 12 * time.Minute
 
 // awaitCatalogs waits until the gateway has read the catalogs for clients of a kind: until then it does not see what views and triggers do.
 func (h *hunter) awaitCatalogs(target *huntTarget, k *kind) error {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,7 +40,8 @@ type hunt struct {
 	single   *huntTarget   // direct, without another client meanwhile
 	targets  []*huntTarget // Headpond's two modes, and PgBouncer's
 	subs     map[string]*strings.Replacer
-	mu       sync.Mutex // guards verdicts
+	unread   atomic.Bool // the catalogs were not read for one kind: the others need not wait for that, too
+	mu       sync.Mutex  // guards verdicts
 	verdicts map[caseID]verdict
 }
 
@@ -204,6 +206,9 @@ func (h *hunt) ways(i int) (staying, leaving []way) {
 
 // runKind tries a kind in its ways, first without a gateway to learn the right results.
 func (h *hunt) runKind(one *hunter, i int) {
+	if h.unread.Load() {
+		return
+	}
 	k := &h.kinds[i]
 	staying, leaving := h.ways(i)
 	right := map[string]seen{}
@@ -219,6 +224,7 @@ func (h *hunt) runKind(one *hunter, i int) {
 	for _, target := range h.targets {
 		if target.name == strictly || target.name == "transaction" { // session mode and PgBouncer do not read them
 			if err := one.awaitCatalogs(target, k); err != nil {
+				h.unread.Store(true)
 				h.t.Error(err)
 				return
 			}

@@ -11,6 +11,7 @@ import (
 	"unique"
 	"unsafe"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/traffic"
 )
@@ -506,11 +507,11 @@ func (b *Postgres) HasCaches(ctx context.Context) (bool, error) {
 	return err == nil && c.caches, err
 }
 
-// catalogBehind reads the catalogs by a server connection that has run setup. A slow machine gets as many tries as it needs.
+// catalogBehind reads the catalogs by a server connection that has run setup. A slow machine has tries for some minutes.
 func (b *Postgres) catalogBehind(ctx context.Context, k *knowledge, setup ...string) (*catalog, error) {
-	for {
+	for began := time.Now(); ; {
 		c, err := b.catalogOnce(ctx, k, setup)
-		if !canceled(err) && !isTimeout(err) || ctx.Err() != nil {
+		if !canceled(err) && !isTimeout(err) || time.Since(began) > 2*conntest.Patience {
 			return c, err
 		}
 	}

@@ -82,3 +82,43 @@ func TestPauseStopsTheClockOfNarrow(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestReplaced: callers that wait at an Upstream when it is closed, and those that come after that, get connections of the one that
+// has replaced it, or of the one that has replaced this. What is leased stays.
+func TestReplaced(t *testing.T) {
+	b := newBackends()
+	cfg := b.config("a:1")
+	cfg.Limits = pool.Limits{MaxSize: 1}
+	old, between, last := start(t, cfg), start(t, b.config("b:1")), start(t, b.config("c:1"))
+	held := acquire(t, old)
+	got := make(chan string)
+	go func() {
+		l, err := old.AcquireNarrow(t.Context(), "", upstream.Narrow{})
+		if err != nil {
+			t.Error(err)
+		} else {
+			defer l.Release()
+		}
+		got <- l.Endpoint()
+	}()
+	for old.Status().Endpoints[0].Pool.Waiting == 0 {
+		runtime.Gosched()
+	}
+	old.ReplaceBy(between)
+	between.ReplaceBy(last)
+	old.Close()
+	if e := <-got; e != "b:1" {
+		t.Errorf("the caller that waited has a connection to %s", e)
+	}
+	between.Close()
+	l := acquire(t, old)
+	if e := l.Endpoint(); e != "c:1" {
+		t.Errorf("a later caller has a connection to %s", e)
+	}
+	l.Release()
+	held.Release()
+	last.Close()
+	if _, err := old.Acquire(t.Context()); !errors.Is(err, pool.ErrClosed) {
+		t.Error(err)
+	}
+}

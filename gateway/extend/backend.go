@@ -68,6 +68,14 @@ type Follower interface {
 	Follow(next Backend) bool
 }
 
+// Replaceable is a Backend whose sessions can lease from its successor.
+type Replaceable interface {
+	Backend
+	// ReplaceBy is called when a reload replaces the Backend by next, which may be of another protocol. Sessions that still
+	// use the Backend when it is drained lease from next.
+	ReplaceBy(next Backend)
+}
+
 // Settings are the settings to make or update a Backend.
 type Settings struct {
 	upstream.Settings                  // translated from Config
