@@ -198,9 +198,10 @@ func (t *TLSConn) Close() error {
 	return t.Conn.Close()
 }
 
-// CloseWrite sends close_notify, which ends the writing half, after all Writes under way.
+// CloseWrite sends close_notify, which ends the writing half, after all Writes under way. It takes 5 s at most, and no longer than up
+// to the deadline for writing.
 func (t *TLSConn) CloseWrite() error {
-	_ = t.under.Stream.SetWriteDeadline(time.Now().Add(closeNotifyTimeout))
+	_ = t.under.Stream.SetWriteDeadline(t.under.closeBy(time.Now()))
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	err := t.under.begin()
@@ -263,6 +264,7 @@ type gathering struct {
 	pending *[]byte    // of records; nil = nothing
 	writes  bool       // whoever has called begin sends pending, with flush; a reader must not
 	err     error      // of sending
+	until   time.Time  // the deadline that TLSConn's methods have set for writing; zero = none
 }
 
 // begin is called before crypto/tls is given something to send, and flush then. A reader that sent it would not read, and its peer
@@ -371,10 +373,23 @@ func (nothing) Temporary() bool { return true }
 // set deadlines below.
 func (g *gathering) SetWriteDeadline(time.Time) error { return nil }
 
-// extend lets sending go on that ran into a deadline, if at is a later one.
+// closeBy returns the deadline for sending close_notify. One that has passed, as that of the last answer on an idle connection, does
+// not count.
+func (g *gathering) closeBy(now time.Time) time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	by := now.Add(closeNotifyTimeout)
+	if g.until.After(now) && g.until.Before(by) {
+		return g.until
+	}
+	return by
+}
+
+// extend notes a deadline, and lets sending go on that ran into an earlier one.
 func (g *gathering) extend(at time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.until = at
 	if errors.Is(g.err, os.ErrDeadlineExceeded) && (at.IsZero() || time.Until(at) > 0) {
 		g.err = nil
 	}
