@@ -132,8 +132,10 @@ cluster() {
 	say "kubeadm init, with the gateway as controlPlaneEndpoint"
 	must cp1 systemctl start labetcd
 	must cp1 'kubeadm init phase certs ca; cp /etc/kubernetes/pki/ca.crt /run/lab/ca.crt'
-	gateway='mkdir -p /etc/headpond; cp /run/lab/ca.crt /etc/headpond/ca.crt; cp /run/lab/bin/headpond /usr/local/bin/headpond
-		headpond kube -servers $servers -ca /etc/headpond/ca.crt -out / -force; systemctl daemon-reload; systemctl enable headpond; systemctl reload-or-restart headpond'
+	# It does what headpond kube prints. cp2 is not there yet, and gateways learn of it later.
+	gateway='mkdir -p /etc/headpond; cp /run/lab/ca.crt /etc/headpond/ca.crt; install /run/lab/bin/headpond /usr/local/bin/headpond
+		make() { headpond kube "$@" -ca /etc/headpond/ca.crt -out / -force >/run/made; sh -ec "$(sed -n "s/^now: \(.*\), then restart.*/\1/p" /run/made)"; }
+		make -servers ${servers%,*}'
 	must cp1 "$gateway"
 	must cp1 'kubeadm init --config /run/lab/kubeadm.yaml --upload-certs $ignore'
 	hash=$(openssl x509 -pubkey -in "$tmp/ca.crt" | openssl rsa -pubin -outform der 2>/dev/null | sha256sum | cut -d ' ' -f 1)
@@ -148,8 +150,7 @@ cluster() {
 	must cp1 'kubectl apply -f /run/lab/rbac.yaml; kubectl create rolebinding headpond-nodes -n default --role headpond-endpoints --user headpond
 		kubeadm kubeconfig user --client-name headpond >/run/lab/kubeconfig; cp /etc/kubernetes/admin.conf /run/lab/admin.conf'
 	for n in cp1 cp2 w1; do
-		must $n '(umask 077; cp /run/lab/kubeconfig /etc/headpond/kubeconfig)
-			headpond kube -servers ${servers%,*} -ca /etc/headpond/ca.crt -kubeconfig /etc/headpond/kubeconfig -out / -force; systemctl reload-or-restart headpond'
+		must $n "(umask 077; cp /run/lab/kubeconfig /etc/headpond/kubeconfig); $gateway -kubeconfig /etc/headpond/kubeconfig"
 		wait_for "the gateway of $n does not know cp2" on $n 'headpond ctl status | grep -q "172.30.0.12:6443 *healthy"'
 	done
 
