@@ -41,7 +41,7 @@ SEED     ?= 1
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist image test-package test-chart test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-flood bench-tunnel fuzz soak leakhunt campaigns crossed suites test-postgres test-kube test-pods test-blackhole test-peers test-transparent clean
+.PHONY: help run build dist image test-package test-chart test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-flood bench-tunnel fuzz soak leakhunt campaigns crossed suites test-postgres test-kube test-pods test-kubeadm test-blackhole test-peers test-transparent clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -150,6 +150,9 @@ test-kube: ## Test before three real API servers, beside HAProxy, on each engine
 
 test-pods: ## Run the pods of headpond kube, the Helm chart and kustomize's base on a real node (needs root, cgroup v1; builds Kubernetes once)
 	@GO='$(GO)' sh scripts/test-pods.sh
+
+test-kubeadm: ## Make a cluster of three nodes with kubeadm behind gateways, with faults and upgrades (needs root, cgroup v1, systemd; builds Kubernetes once)
+	@GO='$(GO)' sh scripts/test-kubeadm.sh
 
 test-blackhole: ## Test sessions whose packets are dropped, in a network namespace, on each engine (needs root, nft; a minute)
 	@GO='$(GO)' ENGINES='$(ENGINES)' sh scripts/test-blackhole.sh

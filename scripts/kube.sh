@@ -1,4 +1,4 @@
-# What test-kube.sh and test-pods.sh have in common; sourced by them. KUBE_VERSION, CACHE, GO and BUILD_JOBS may be set.
+# What test-kube.sh, test-pods.sh and test-kubeadm.sh have in common; sourced by them. KUBE_VERSION, CACHE, GO and BUILD_JOBS may be set.
 # shellcheck shell=sh
 KUBE_VERSION=${KUBE_VERSION:-1.35.0}
 CACHE=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/headpond}

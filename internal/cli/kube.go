@@ -50,7 +50,7 @@ func kube(e env, args []string) int {
 		return exitProblem
 	}
 	if *out == string(os.PathSeparator) && o.Image == "" {
-		_, _ = fmt.Fprintln(e.stdout, "now: systemctl daemon-reload && systemctl enable --now headpond, then restart kubelet and kube-proxy")
+		_, _ = fmt.Fprintln(e.stdout, "now: systemctl daemon-reload && systemctl enable headpond && systemctl reload-or-restart headpond, then restart kubelet and kube-proxy")
 	}
 	return exitOK
 }

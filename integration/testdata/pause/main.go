@@ -1,4 +1,4 @@
-// Command pause is the first process of each pod in `make test-pods`, in place of Kubernetes's pause: it keeps the pod's namespaces.
+// Command pause is the first process of each pod in `make test-pods` and `make test-kubeadm`, in place of Kubernetes's pause: it keeps the pod's namespaces.
 package main
 
 import (
