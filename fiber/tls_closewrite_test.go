@@ -13,7 +13,7 @@ import (
 )
 
 // TestTLSCloseWriteDeadline: a CloseWrite to a peer that does not read ends with the deadline for writing, also if it has to send records
-// first that an earlier deadline has left, and without one after 5 s. A deadline that has passed does not count.
+// first that an earlier deadline has left. A deadline more than 5 s away, leaves it 5 s; so does one that has passed, but for records that are left.
 func TestTLSCloseWriteDeadline(t *testing.T) {
 	cfg := serverConfig()
 	for name, at := range map[string]time.Duration{"earlier": time.Second, "later": time.Minute, "passed": -time.Second} {
