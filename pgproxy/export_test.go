@@ -475,6 +475,9 @@ func JudgedAlso(sql string) string { return ((*catalog)(nil).judge([]byte(sql)) 
 // Defines reports whether a text defines something.
 func Defines(sql string) bool { return (*catalog)(nil).judge([]byte(sql))&traceDefines != 0 }
 
+// Hides reports whether statements may call functions after a text that they did not call before, and do not show it.
+func Hides(sql string) bool { return (*catalog)(nil).judge([]byte(sql))&traceHides != 0 }
+
 // JudgedByCatalog reads the catalogs of the database, and returns Judged for one that knows them. With setup, the server connection has run that.
 func (b *Postgres) JudgedByCatalog(ctx context.Context, setup ...string) (judge func(sql string) string, err error) {
 	c, err := b.catalogBehind(ctx, &knowledge{}, setup...)
@@ -737,4 +740,24 @@ func (e *Exposer) Bind(name string) {
 func (e *Exposer) heard() {
 	e.m.toServer = e.m.toServer[:0]
 	e.m.st.reset()
+}
+
+// FailReadings has no reading of the catalogs begin. Each call of fail has one fail; late has it be long after the last DDL.
+func (b *Postgres) FailReadings() (fail func(late bool)) {
+	k := b.tables.knowledge
+	reserve := func() (seen uint64) {
+		k.next.Store(0)
+		seen, _ = k.begin(clock())
+		return seen
+	}
+	seen := reserve()
+	return func(late bool) {
+		if late {
+			k.mu.Lock()
+			k.patience = 0
+			k.mu.Unlock()
+		}
+		k.publish(outcome{}, seen, clock(), clock())
+		seen = reserve()
+	}
 }

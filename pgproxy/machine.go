@@ -175,6 +175,7 @@ type work struct {
 	used               traces   // use of sequences in this transaction; see noteUse
 	sequencesDiscarded bool     // DISCARD SEQUENCES or DISCARD ALL was answered since the last check
 	defines            bool     // a statement that may define something may still run: knowledge.defining counts it
+	hides              bool     // with defines: one with traceHides, which knowledge.beginHiding counts
 	unread             bool     // there was a text too long to be judged, and its transaction may not be over
 	epoch              uint64   // knowledge.epoch, before any statement since the last check or the lease was judged
 
