@@ -60,60 +60,51 @@ func TestTextsThatHide(t *testing.T) {
 	}
 }
 
-// adding are the values of Catalogs with which the catalogs only add checks.
-var adding = []pgproxy.Catalogs{pgproxy.CatalogsEvident, pgproxy.CatalogsHidden}
-
 // beforeHiding makes tables, and functions that leave a setting or a lock.
 const beforeHiding = `
-create table t (n int, s text); create table l (n int); create table ruled (n int); create table plain (n int);
+create table t (n int); create table d (n int, s text); create table k (n int); create table l (n int); create table ruled (n int); create table m (n int); create table b (n int); create table plain (n int);
 create function sets() returns text language plpgsql as $$ begin perform set_config('work_mem', '1MB', false); return 'x'; end $$;
 create function fires() returns trigger language plpgsql as $$ begin perform set_config('work_mem', '1MB', false); return new; end $$;
 create function locks() returns trigger language plpgsql as $$ begin perform pg_advisory_lock(4711); return new; end $$;
 create function calm() returns trigger language plpgsql as $$ begin return new; end $$;
 create function equal(a point, b point) returns bool language plpgsql as $$ begin perform set_config('work_mem', '1MB', false); return true; end $$;
 create table calmed (n int); create trigger g before insert on calmed for each row execute function calm();
-create table sleeps (n int); create trigger g before insert on sleeps for each row execute function fires(); alter table sleeps disable trigger g`
+create table sleeps (n int); create trigger g before insert on sleeps for each row execute function fires();
+create table p (n int) partition by list (n); create trigger g before insert on p for each row execute function fires();
+create table q (n int) partition by list (n); create table q1 (n int)`
 
 // hidden are definitions, each with a statement that they make change work_mem.
 var hidden = [][2]string{
 	{"create trigger g before insert on t for each row execute function fires()", "insert into t values (1)"},
-	{"alter table t alter s set default sets()", "insert into t values (1)"},
-	{"alter table t add check (sets() is not null) not valid", "insert into t values (1)"},
+	{"alter table d alter s set default sets()", "insert into d values (1)"},
+	{"alter table k add check (sets() is not null) not valid", "insert into k values (1)"},
 	{"create rule r as on insert to ruled do also select sets()", "insert into ruled values (1)"},
 	{"create or replace function calm() returns trigger language plpgsql as $$ begin perform set_config('work_mem', '1MB', false); return new; end $$", "insert into calmed values (1)"},
-	{"alter table sleeps enable trigger g", "insert into sleeps values (1)"},
 	{"create view v as select sets()", "select * from v"},
 	{"create operator === (leftarg = point, rightarg = point, function = equal)", "select point '(1,1)' === point '(1,1)'"},
 	{"create table u (n int, s text default sets())", "insert into u values (1)"},
-	{"do $$ begin execute 'create trigger g before insert on t for each row execute function fires()'; end $$", "insert into t values (1)"},
-	{"begin; alter table t add c int; create trigger g before insert on t for each row execute function fires(); commit", "insert into t values (1)"},
+	{"do $$ begin execute 'create trigger g before insert on m for each row execute function fires()'; end $$", "insert into m values (1)"},
+	{"do $$ begin create table p1 partition of p for values in (1); end $$", "insert into p1 values (1)"},
+	{"begin; alter table b add c int; create trigger g before insert on b for each row execute function fires(); commit", "insert into b values (1)"},
 }
 
 // TestHiddenAtOnce has a client define something that changes a setting behind another one's statement, before the catalogs are read again: no third
-// client sees it.
+// client sees it. Of a lock of the session, the client keeps the server connection.
 func TestHiddenAtOnce(t *testing.T) {
-	for _, what := range adding {
-		for _, c := range hidden {
-			db, name := ownDatabase(t, beforeHiding)
-			g := start(t, db, readingCatalogs(name, what, 1))
-			defines, uses, other := g.connect(t, ""), g.connect(t, ""), g.connect(t, "")
+	for what, cases := range map[pgproxy.Catalogs][][2]string{pgproxy.CatalogsEvident: hidden, pgproxy.CatalogsHidden: hidden[:2]} {
+		db, name := ownDatabase(t, beforeHiding)
+		g := start(t, db, readingCatalogs(name, what, 1))
+		defines, uses, other := g.connect(t, ""), g.connect(t, ""), g.connect(t, "")
+		for _, c := range cases {
 			settle(t, g)
 			simple(t, defines, c[0])
 			simple(t, uses, c[1])
 			hasOwnWorkMem(t, uses, other, what.String()+": "+c[0])
+			simple(t, uses, "reset work_mem")
 		}
-	}
-}
-
-// TestHiddenLockAtOnce is TestHiddenAtOnce for a lock of the session: its client keeps the server connection, and no other client has the lock.
-func TestHiddenLockAtOnce(t *testing.T) {
-	for _, what := range adding {
-		db, name := ownDatabase(t, beforeHiding)
-		g := start(t, db, readingCatalogs(name, what, 1))
-		defines, uses, other := g.connect(t, ""), g.connect(t, ""), g.connect(t, "")
 		settle(t, g)
-		simple(t, defines, "create trigger g before insert on t for each row execute function locks()")
-		simple(t, uses, "insert into t values (1)")
+		simple(t, defines, "create trigger g before insert on l for each row execute function locks()")
+		simple(t, uses, "insert into l values (1)")
 		conntest.Eventually(t, "the client is pinned for its lock", func() bool { return g.Stats().Pinned == 1 })
 		_ = uses.Close(t.Context())
 		if n := sees(t, other, "select count(*)::text from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"); n != "0" {
@@ -122,90 +113,143 @@ func TestHiddenLockAtOnce(t *testing.T) {
 	}
 }
 
+// TestHiddenAtFirst has a client use a trigger before the catalogs have been read for the first time.
+func TestHiddenAtFirst(t *testing.T) {
+	db, name := ownDatabase(t, beforeHiding)
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 1))
+	_ = g.backend.HoldReading()
+	c, other := g.connect(t, ""), g.connect(t, "")
+	simple(t, c, "insert into sleeps values (1)")
+	hasOwnWorkMem(t, c, other, "")
+}
+
 // TestHiddenWhileClientsWait has a statement wait for a transaction that makes a trigger for it: it was judged before.
 func TestHiddenWhileClientsWait(t *testing.T) {
-	for _, what := range adding {
-		db, name := ownDatabase(t, beforeHiding)
-		g := start(t, db, readingCatalogs(name, what, 3))
-		defines, c, other := g.connect(t, ""), g.connect(t, ""), g.connect(t, "")
-		settle(t, g)
-		simple(t, defines, "begin")
-		simple(t, defines, "alter table t add column c int")
-		waits := uses(t, c, "insert into t values (1)")
-		waitsForLock(t, other)
-		simple(t, defines, "create trigger g before insert on t for each row execute function fires()")
-		simple(t, defines, "commit")
-		if err := <-waits; err != nil {
+	db, name := ownDatabase(t, beforeHiding)
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 3))
+	defines, c, other := g.connect(t, ""), g.connect(t, ""), g.connect(t, "")
+	settle(t, g)
+	simple(t, defines, "begin")
+	simple(t, defines, "alter table t add column c int")
+	waits := uses(t, c, "insert into t values (1)")
+	waitsForLock(t, other)
+	simple(t, defines, "create trigger g before insert on t for each row execute function fires()")
+	simple(t, defines, "commit")
+	if err := <-waits; err != nil {
+		t.Fatal(err)
+	}
+	followsOnly(t, g, c)
+}
+
+// TestHiddenWhileCatalogsAreRead has a client make a trigger, and a table a partition of the trigger's while the catalogs are read for that.
+func TestHiddenWhileCatalogsAreRead(t *testing.T) {
+	db, name := ownDatabase(t, beforeHiding)
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 1))
+	defines, c, other := g.connect(t, ""), g.connect(t, ""), g.connect(t, "")
+	settle(t, g)
+	end := g.backend.HoldReading()
+	simple(t, defines, "create trigger g before insert on q for each row execute function fires()")
+	end(true)
+	end = g.backend.HoldReading()
+	simple(t, defines, "alter table q attach partition q1 for values in (1)")
+	end(true)
+	simple(t, c, "insert into q1 values (1)")
+	hasOwnWorkMem(t, c, other, "")
+}
+
+// TestHiddenInSessionMode has a client in session mode make triggers and defaults on a backend that others use in transaction mode.
+func TestHiddenInSessionMode(t *testing.T) {
+	db, name := ownDatabase(t, beforeHiding)
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 1))
+	inSession := start(t, db, func(cfg *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		cfg.Mode, cfg.Databases = pgproxy.Session, map[string]pgproxy.Backend{"*": g.backend}
+	})
+	settle(t, g)
+	for _, of := range []struct {
+		ddl, dml string
+		prepared bool // the text comes long before it is run
+	}{
+		{"create trigger g before insert on t for each row execute function fires()", "insert into t values (1)", false},
+		{"alter table d alter s set default sets()", "insert into d values (1)", true},
+		{"create table u (n int, s text default sets())", "insert into u values (1)", true},
+	} {
+		defines := inSession.connect(t, "")
+		if of.prepared {
+			if _, err := defines.Prepare(t.Context(), of.ddl, of.ddl); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// No reading has a server connection here: the client in session mode has it.
+		end := g.backend.HoldReading()
+		end(true)
+		if _, err := defines.Exec(t.Context(), of.ddl); err != nil {
 			t.Fatal(err)
 		}
-		followsOnly(t, g, c)
+		_ = defines.Close(t.Context())
+		c, other := g.connect(t, ""), g.connect(t, "")
+		simple(t, c, of.dml)
+		hasOwnWorkMem(t, c, other, of.ddl)
 	}
 }
 
-// TestHiddenInSessionMode has a client in session mode make a trigger on a backend that others use in transaction mode.
-func TestHiddenInSessionMode(t *testing.T) {
-	for _, what := range adding {
-		db, name := ownDatabase(t, beforeHiding)
-		g := start(t, db, readingCatalogs(name, what, 3))
-		inSession := start(t, db, func(cfg *pgproxy.Config, _ *pgproxy.PostgresConfig) {
-			cfg.Mode, cfg.Databases = pgproxy.Session, map[string]pgproxy.Backend{"*": g.backend}
-		})
-		c, defines := g.connect(t, ""), inSession.connect(t, "")
-		settle(t, g)
-		simple(t, defines, "create trigger g before insert on t for each row execute function fires()")
-		simple(t, c, "insert into t values (1)")
-		_ = defines.Close(t.Context())
-		followsOnly(t, g, c)
-	}
+// TestHiddenBehindRetiredBackend has a backend be replaced, whose clients remain: it does not hear of DDL any more.
+func TestHiddenBehindRetiredBackend(t *testing.T) {
+	db, name := ownDatabase(t, beforeHiding)
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 1))
+	c, other := g.connect(t, ""), g.connect(t, "")
+	settle(t, g)
+	g.backend.Retire()
+	next := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 1))
+	simple(t, next.connect(t, ""), "create trigger g before insert on t for each row execute function fires()")
+	simple(t, c, "insert into t values (1)")
+	hasOwnWorkMem(t, c, other, "")
 }
 
 // TestPlainDDLCostsNoChecks has a client run DDL that hides no calls: the transactions of others, beside it and behind it, are followed by no check.
 func TestPlainDDLCostsNoChecks(t *testing.T) {
-	for _, what := range adding {
-		db, name := ownDatabase(t, beforeHiding)
-		g := start(t, db, readingCatalogs(name, what, 2))
-		c, other := g.connect(t, ""), g.connect(t, "")
-		for _, ddl := range []string{
-			"create table a (id bigint generated always as identity primary key, n numeric(10,2) default 0 check (n >= 0), at timestamptz default now()) partition by range (id)", "create table a_1 partition of a for values from (1) to (10)",
-			"create index on a (n, at desc)", "alter table a add column v varchar(20) not null default ''", "alter table a detach partition a_1", "alter table a attach partition a_1 for values from (1) to (10)", "truncate a",
-			"create type e as enum ('x')", "create schema own", "alter table a rename to b", "drop table b", "create temp table m (n int) on commit drop",
-		} {
-			settle(t, g)
-			before := g.Stats().StateChecks
-			simple(t, c, "begin")
-			simple(t, c, ddl)
-			for range 3 {
-				simple(t, other, "insert into plain values (1)")
-			}
-			simple(t, c, "commit")
-			for range 3 {
-				simple(t, other, "insert into plain values (1)")
-			}
-			if n := g.Stats().StateChecks - before; n != 0 {
-				t.Errorf("%v: %s: %d checks", what, ddl, n)
-			}
+	db, name := ownDatabase(t, beforeHiding)
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 2))
+	c, other := g.connect(t, ""), g.connect(t, "")
+	for _, ddl := range []string{
+		"create table a (id bigint generated always as identity primary key, n numeric(10,2) default 0 check (n >= 0), at timestamptz default now()) partition by range (id)", "create table a_1 partition of a for values from (1) to (10)",
+		"create index on a (n, at desc)", "alter table a add column v varchar(20) not null default ''", "alter table a detach partition a_1", "alter table a attach partition a_1 for values from (1) to (10)", "truncate a",
+		"create type e as enum ('x')", "create schema own", "alter table a rename to b2", "drop table b2", "create temp table m (n int) on commit drop",
+	} {
+		settle(t, g)
+		before := g.Stats().StateChecks
+		simple(t, c, "begin")
+		simple(t, c, ddl)
+		for range 3 {
+			simple(t, other, "insert into plain values (1)")
+		}
+		simple(t, c, "commit")
+		for range 3 {
+			simple(t, other, "insert into plain values (1)")
+		}
+		if n := g.Stats().StateChecks - before; n != 0 {
+			t.Errorf("%s: %d checks", ddl, n)
 		}
 	}
 }
 
 // TestChecksEndWithReading has a client define a trigger: while the transaction is open every other transaction is followed by a check, and none is
-// once the catalogs have been read again, which is soon.
+// once the catalogs have been read again, which is soon. So it is if the DDL is rolled back.
 func TestChecksEndWithReading(t *testing.T) {
-	for _, what := range adding {
-		db, name := ownDatabase(t, beforeHiding)
-		g := start(t, db, readingCatalogs(name, what, 2))
-		c, other := g.connect(t, ""), g.connect(t, "")
-		settle(t, g)
+	db, name := ownDatabase(t, beforeHiding)
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 2))
+	c, other := g.connect(t, ""), g.connect(t, "")
+	settle(t, g)
+	for _, end := range []string{"rollback", "commit"} {
 		simple(t, c, "begin")
 		simple(t, c, "create trigger g before insert on t for each row execute function fires()")
 		if !checked(t, g, other) {
-			t.Errorf("%v: no check beside the DDL", what)
+			t.Error("no check beside the DDL")
 		}
-		simple(t, c, "commit")
+		simple(t, c, end)
 		conntest.Eventually(t, "the catalogs are read", func() bool { simple(t, other, "select 1"); return g.backend.CatalogSettled() })
 		simple(t, other, "select 1") // the last one that may have been judged before
 		if checked(t, g, other) {
-			t.Errorf("%v: a check after the catalogs were read", what)
+			t.Errorf("a check after %s, and after the catalogs were read", end)
 		}
 	}
 }
@@ -222,50 +266,49 @@ func checked(t *testing.T, g *gateway, c *pgx.Conn) bool {
 
 // TestChecksEndWithoutReading has the catalogs not be read after DDL, in spite of many attempts: checks follow for a time, not for good.
 func TestChecksEndWithoutReading(t *testing.T) {
-	for _, what := range adding {
-		db, name := ownDatabase(t, beforeHiding)
-		g := start(t, db, readingCatalogs(name, what, 1))
-		c, other := g.connect(t, ""), g.connect(t, "")
-		settle(t, g)
-		fail := g.backend.FailReadings()
-		simple(t, c, "create trigger g before insert on t for each row execute function fires()")
-		for range 5 {
-			fail(false)
-			if !checked(t, g, other) {
-				t.Errorf("%v: no check before the catalogs have been read", what)
-			}
+	db, name := ownDatabase(t, beforeHiding)
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 1))
+	c, other := g.connect(t, ""), g.connect(t, "")
+	settle(t, g)
+	end := g.backend.HoldReading()
+	simple(t, c, "create trigger g before insert on t for each row execute function fires()")
+	for range 5 {
+		end(false)
+		end = g.backend.HoldReading()
+		if !checked(t, g, other) {
+			t.Error("no check before the catalogs have been read")
 		}
-		fail(true)
-		simple(t, other, "select 1")
-		if checked(t, g, other) {
-			t.Errorf("%v: checks for good", what)
-		}
-		simple(t, c, "drop trigger g on t; create rule r as on insert to ruled do also select sets()")
-		simple(t, other, "insert into ruled values (1)")
-		hasOwnWorkMem(t, other, c, what.String())
 	}
+	g.backend.EndPatience()
+	end(false)
+	_ = g.backend.HoldReading()
+	simple(t, other, "select 1")
+	if checked(t, g, other) {
+		t.Error("checks for good")
+	}
+	simple(t, c, "drop trigger g on t; create rule r as on insert to ruled do also select sets()")
+	simple(t, other, "insert into ruled values (1)")
+	hasOwnWorkMem(t, other, c, "")
 }
 
 // TestNeverReadCatalogs has catalogs that were never read, in spite of several attempts: DDL causes no checks.
 func TestNeverReadCatalogs(t *testing.T) {
-	for _, what := range adding {
-		db, name := ownDatabase(t, beforeHiding)
-		g := start(t, db, readingCatalogs(name, what, 1))
-		fail := g.backend.FailReadings()
-		c, other := g.connect(t, ""), g.connect(t, "")
-		simple(t, c, "create view v as select sets()")
-		if !checked(t, g, other) {
-			t.Errorf("%v: no check before the first attempt", what)
-		}
-		for range 3 {
-			fail(false)
-		}
-		for _, ddl := range []string{"select 1", "create rule r as on insert to ruled do also select sets()"} {
-			simple(t, c, ddl)
-			simple(t, other, "select 1")
-			if checked(t, g, other) {
-				t.Errorf("%v: a check after %s", what, ddl)
-			}
+	db, name := ownDatabase(t, beforeHiding)
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 1))
+	end := g.backend.HoldReading()
+	c, other := g.connect(t, ""), g.connect(t, "")
+	if !checked(t, g, other) {
+		t.Error("no check before the first attempt")
+	}
+	for range 3 {
+		end(false)
+		end = g.backend.HoldReading()
+	}
+	for _, ddl := range []string{"select 1", "create rule r as on insert to ruled do also select sets()"} {
+		simple(t, c, ddl)
+		simple(t, other, "select 1")
+		if checked(t, g, other) {
+			t.Errorf("a check after %s", ddl)
 		}
 	}
 }

@@ -742,22 +742,27 @@ func (e *Exposer) heard() {
 	e.m.st.reset()
 }
 
-// FailReadings has no reading of the catalogs begin. Each call of fail has one fail; late has it be long after the last DDL.
-func (b *Postgres) FailReadings() (fail func(late bool)) {
+// HoldReading begins a reading of the catalogs; end ends it: it has found what the last one did, or it has failed.
+func (b *Postgres) HoldReading() (end func(read bool)) {
 	k := b.tables.knowledge
-	reserve := func() (seen uint64) {
-		k.next.Store(0)
-		seen, _ = k.begin(clock())
-		return seen
+	k.next.Store(0)
+	seen, ok := k.begin(clock())
+	if !ok {
+		panic("the catalogs are being read")
 	}
-	seen := reserve()
-	return func(late bool) {
-		if late {
-			k.mu.Lock()
-			k.patience = 0
-			k.mu.Unlock()
+	return func(read bool) {
+		o := outcome{}
+		if read {
+			o.catalog = k.last()
 		}
-		k.publish(outcome{}, seen, clock(), clock())
-		seen = reserve()
+		k.publish(o, seen, clock(), clock())
 	}
+}
+
+// EndPatience has it be long after the last DDL.
+func (b *Postgres) EndPatience() {
+	k := b.tables.knowledge
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.patience = 0
 }

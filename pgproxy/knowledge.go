@@ -57,8 +57,8 @@ func (c Catalogs) String() string {
 // outdatedCatalog: a check follows every transaction. Both changes of now increase epoch, so that a
 // check also follows a transaction that was judged earlier and ends later because it waited for a lock
 // of the DDL. With adds, now keeps the last catalog instead: such a catalog adds to the traces of texts,
-// and what it says of calls is asked for again, see calls.go. Only after statements with traceHides is now
-// a catalog for which a check follows every transaction, see beWary.
+// and what it says of calls is asked for again, see calls.go. Only after statements with traceHides,
+// before the first reading, and after retire is now a catalog for which a check follows every transaction, see beWary.
 type knowledge struct {
 	on      bool
 	adds    bool                    // CatalogsEvident or CatalogsHidden: the catalog only adds checks
@@ -109,8 +109,11 @@ const (
 // start makes the first reading due, unless the catalogs are not to be read.
 func (k *knowledge) start(what Catalogs) {
 	k.on, k.adds, k.evident = what != CatalogsNever, what == CatalogsEvident || what == CatalogsHidden, what == CatalogsEvident
-	if what == CatalogsTrusted {
+	switch {
+	case what == CatalogsTrusted:
 		k.now.Store(outdatedCatalog)
+	case k.adds:
+		k.beWary()
 	}
 }
 
@@ -236,11 +239,12 @@ func (k *knowledge) doubt() {
 // lost is defined for a transaction that may still run on the server.
 func (k *knowledge) lost(hides bool) { time.AfterFunc(catalogAge, func() { k.defined(hides) }) }
 
-// retire sets now to outdatedCatalog for good: the backend does not read the catalogs any more, nor learn of
+// retire has a check follow every transaction for good: the backend does not read the catalogs any more, nor learn of
 // DDL by other backends.
 func (k *knowledge) retire() {
 	if k.on {
 		k.defining()
+		k.beginHiding()
 	}
 }
 

@@ -38,10 +38,11 @@ func (m *machine) inSession(msg message) action {
 		m.st.push(op{kind: opFunction})
 	case pgwire.TypeParse:
 		name, text, _ := bytes.Cut(msg.body, []byte{0})
-		m.alone, m.unread = "", m.unread || msg.size() > maxPeek
+		m.alone = ""
 		if m.noteText(text)&hintDefines != 0 && len(name) == 0 {
 			m.alone = databaseAlone(text)
 		}
+		m.hidesLater = m.hidesLater || m.hides || msg.size() > maxPeek
 		m.st.push(op{kind: opParse})
 	case pgwire.TypeSync:
 		m.vacatesSynced()

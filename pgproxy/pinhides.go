@@ -24,7 +24,6 @@ func (j *textJudge) defined(creates bool) traces {
 		as := j.createsAs()
 		j.creates = j.creates || !as || j.catalog != nil && j.catalog.types // columns may have types of the catalog
 		j.changing = j.changing || !temporary && !as
-		j.tables = j.tables || isWord(kind, "table") && !temporary && !as
 		return 0
 	case !hidesByText(kind, temporary || !creates),
 		isWord(kind, "type") && bytes.IndexByte(rest, '=') >= 0, // the functions of a base type or a range
@@ -59,14 +58,14 @@ func hidesByText(kind []byte, temporary bool) bool {
 }
 
 // hiddenTraces returns the traces of a text that defines tables and the like, after all of it has been read: the calls in the
-// text hide behind the names of the tables from now on.
+// text hide behind the names of the tables from now on. Where every statement may call something, the catalog may lack the types of
+// columns, or the triggers of a partitioned table.
 func (j *textJudge) hiddenTraces() traces {
-	own := j.left&(traceUnknown|traceReads|evident|stated) != 0 || j.configures
-	every := j.catalog.ofEveryStatement() != 0 // the catalog may lack the types of columns
+	calls := j.left&(traceUnknown|traceReads|evident|stated) != 0 || j.configures || j.catalog.ofEveryStatement() != 0
 	switch {
-	case j.changing && own, j.tables && every:
+	case calls && j.changing:
 		return traceDefines | traceHides
-	case j.creates && (own || every):
+	case calls && j.creates:
 		return traceDefines
 	}
 	return 0
@@ -106,13 +105,13 @@ func definesSomewhere(text []byte) (left traces) {
 func (m *machine) tagDefines(tag []byte) traces {
 	first, rest, _ := strings.Cut(strings.TrimRight(string(tag), "\x00"), " ")
 	what, _, _ := strings.Cut(rest, " ")
-	kind, left := []byte(what), traceDefines
-	if m.unread || !hidesByText(kind, true) {
+	kind, left, unread := []byte(what), traceDefines, m.unread || m.hidesLater
+	if unread || !hidesByText(kind, true) {
 		left |= traceHides
 	}
 	switch {
-	case first == "ALTER" && !isOneOf(kind, harmlessAlters...), first == "CREATE" && (m.unread || !isOneOf(kind, harmlessCreates...)),
-		first == "DO" && m.unread, first == "IMPORT":
+	case first == "ALTER" && !isOneOf(kind, harmlessAlters...), first == "CREATE" && (unread || !isOneOf(kind, harmlessCreates...)),
+		first == "DO" && unread, first == "IMPORT":
 		return left
 	case first == "COMMIT": // PREPARED
 		return traceDefines

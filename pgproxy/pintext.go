@@ -213,7 +213,6 @@ type textJudge struct {
 	plpgsql    bool   // with graph: the body is PL/pgSQL, else SQL
 	ddl        bool   // with graph: the body has DDL, for which there may be event triggers
 	creates    bool   // there was CREATE TABLE or the like
-	tables     bool   // with creates: a table that is not temporary
 	changing   bool   // there was a statement that hides the calls of its text, of objects that are not temporary
 	indexes    bool   // the statement is CREATE INDEX
 	configures bool   // set_config is called
@@ -336,7 +335,11 @@ func (j *textJudge) runs(block []byte) {
 	if !j.block {
 		return
 	}
-	j.left |= definesSomewhere(block)
+	if left := definesSomewhere(block); left != 0 {
+		if j.left |= left; j.catalog.mayMention(block) || j.catalog.ofEveryStatement() != 0 { // perhaps a partition of a table with a trigger
+			j.left |= traceHides
+		}
+	}
 	var before []byte
 	for i := 0; i < len(block); {
 		if !inWord[block[i]] {
