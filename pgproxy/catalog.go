@@ -15,6 +15,7 @@ import (
 type catalog struct {
 	version uint32            // of the content; never 0
 	adds    bool              // the catalog only adds to what texts say: calls and always do not count
+	wary    bool              // with adds: every statement may leave state, see knowledge.beWary
 	caches  bool              // a lease begins with DISCARD SEQUENCES after another client that may have used sequences; see cachesSQL
 	also    traces            // the kinds of lasting that pin clients of the backend: names includes them
 	names   map[string]traces // of relations, types and functions that may leave state: a text with the name as a word may leave it
@@ -51,10 +52,25 @@ func (c *catalog) equal(o *catalog) bool {
 
 // ofEveryStatement returns the traces of every statement.
 func (c *catalog) ofEveryStatement() traces {
-	if !c.trusted() {
+	switch {
+	case c == nil:
+		return 0
+	case c.wary:
+		return traceUnknown
+	case c.adds:
 		return 0
 	}
 	return c.always
+}
+
+// wariest returns a copy of the catalog with wary. A nil catalog counts as an empty one.
+func (c *catalog) wariest() *catalog {
+	w := catalog{adds: true}
+	if c != nil {
+		w = *c
+	}
+	w.version, w.wary, w.callees = lastCatalog.Add(1), true, nil
+	return &w
 }
 
 // parameters returns the traces of the types of parameters, which follow the text in the body of a
@@ -228,7 +244,7 @@ type source struct {
 // connection is closed; connections of dblink are the exception, since functions that open them close
 // them, too.
 func (t traces) throughCall() traces {
-	kept := t & (traceWrites | traceInserts | traceSequences | traceSetval | traceLess | traceDefines | traceSpoils | traceLists | lasting)
+	kept := t & (traceWrites | traceInserts | traceSequences | traceSetval | traceLess | traceDefines | traceHides | traceSpoils | traceLists | lasting)
 	if t&(suspicious|traceReads) != 0 { // only a statement that certainly reads values of sequences can be refused for it
 		kept |= traceUnknown
 	}

@@ -95,7 +95,7 @@ func TestHiddenCatalogsTakeNothingAway(t *testing.T) {
 	}
 }
 
-// TestHiddenCatalogsAndDDL has a client define something: other transactions are not checked for that, and the catalogs are read again.
+// TestHiddenCatalogsAndDDL has a client define something that calls no function: what was read still counts. After a view, the catalogs are read again.
 func TestHiddenCatalogsAndDDL(t *testing.T) {
 	db, name := ownDatabase(t, hidesBehind)
 	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsHidden, 2))
@@ -103,11 +103,12 @@ func TestHiddenCatalogsAndDDL(t *testing.T) {
 	settle(t, g)
 	was := g.backend.CatalogVersion()
 	simple(t, c, "begin")
-	simple(t, c, "create view later as select set_config('work_mem', '1MB', false)")
+	simple(t, c, "alter table numbered add column m int")
 	if !g.backend.CatalogSettled() {
 		t.Error("what was read counts no longer")
 	}
 	simple(t, other, "select 1")
+	simple(t, c, "create view later as select set_config('work_mem', '1MB', false)")
 	simple(t, c, "commit")
 	settle(t, g)
 	if g.backend.CatalogVersion() == was {

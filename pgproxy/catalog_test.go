@@ -496,7 +496,7 @@ func TestTextsThatDefine(t *testing.T) {
 		"create temp table t as select mine()":                                                                       false,
 		"create temporary table if not exists t on commit drop as select mine()":                                     false,
 		"create temp table t (as_of text default mine())":                                                            true,
-		"create unique index on t (lower(v))":                                                                        true,
+		"create unique index on t (lower(v))":                                                                        false,
 		"create table t (v text default mine())":                                                                     true,
 		"create table t (v text default set_config('a.b', 'c', false))":                                              true,
 		"create temp table t (v bool default pg_try_advisory_lock(1))":                                               true,

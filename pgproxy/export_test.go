@@ -475,6 +475,9 @@ func JudgedAlso(sql string) string { return ((*catalog)(nil).judge([]byte(sql)) 
 // Defines reports whether a text defines something.
 func Defines(sql string) bool { return (*catalog)(nil).judge([]byte(sql))&traceDefines != 0 }
 
+// Hides reports whether statements may call functions after a text that they did not call before, and do not show it.
+func Hides(sql string) bool { return (*catalog)(nil).judge([]byte(sql))&traceHides != 0 }
+
 // JudgedByCatalog reads the catalogs of the database, and returns Judged for one that knows them. With setup, the server connection has run that.
 func (b *Postgres) JudgedByCatalog(ctx context.Context, setup ...string) (judge func(sql string) string, err error) {
 	c, err := b.catalogBehind(ctx, &knowledge{}, setup...)
@@ -737,4 +740,29 @@ func (e *Exposer) Bind(name string) {
 func (e *Exposer) heard() {
 	e.m.toServer = e.m.toServer[:0]
 	e.m.st.reset()
+}
+
+// HoldReading begins a reading of the catalogs; end ends it: it has found what the last one did, or it has failed.
+func (b *Postgres) HoldReading() (end func(read bool)) {
+	k := b.tables.knowledge
+	k.next.Store(0)
+	seen, ok := k.begin(clock())
+	if !ok {
+		panic("the catalogs are being read")
+	}
+	return func(read bool) {
+		o := outcome{}
+		if read {
+			o.catalog = k.last()
+		}
+		k.publish(o, seen, clock(), clock())
+	}
+}
+
+// EndPatience has it be long after the last DDL.
+func (b *Postgres) EndPatience() {
+	k := b.tables.knowledge
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.patience = 0
 }

@@ -23,7 +23,8 @@ const (
 	// function runs by EXECUTE, and functions in other languages, do not count. A check follows transactions that mention
 	// one of them, and all transactions that CatalogsNever checks, except after calls of functions whose source shows that
 	// they leave no state: these are asked for by name, and a check follows only if they have changed since they were read.
-	// Where nothing is evident, a reading is two queries, and those about functions once a client has called one.
+	// Where nothing is evident, a reading is two queries, and those about functions once a client has called one. After DDL that
+	// may have statements call functions that they do not show, a check follows every transaction until the next reading, which is soon.
 	CatalogsEvident
 	// CatalogsHidden is CatalogsEvident for relations, types and functions that call functions that may leave state.
 	//
@@ -55,14 +56,15 @@ func (c Catalogs) String() string {
 // after that transaction. In between, and until the catalogs have been read again, now is
 // outdatedCatalog: a check follows every transaction. Both changes of now increase epoch, so that a
 // check also follows a transaction that was judged earlier and ends later because it waited for a lock
-// of the DDL. With adds, now keeps the last catalog instead, and epoch is 0: such a catalog adds to the
-// traces of texts, and what it says of calls is asked for again, see calls.go.
+// of the DDL. With adds, now keeps the last catalog instead: such a catalog adds to the traces of texts,
+// and what it says of calls is asked for again, see calls.go. Only after statements with traceHides,
+// before the first reading, and after retire is now a catalog for which a check follows every transaction, see beWary.
 type knowledge struct {
 	on      bool
 	adds    bool                    // CatalogsEvident or CatalogsHidden: the catalog only adds checks
 	evident bool                    // CatalogsEvident
 	now     atomic.Pointer[catalog] // for judge; nil = the text of statements alone decides
-	epoch   atomic.Uint64           // increases after now is set to outdatedCatalog
+	epoch   atomic.Uint64           // increases after now is set to outdatedCatalog or a wary catalog
 	from    atomic.Pointer[string]  // the endpoint that was read; nil = a standby, or no endpoint
 	next    atomic.Int64            // when the next reading is due, by clock
 	slow    atomic.Int32            // consecutive readings that took too long
@@ -82,6 +84,11 @@ type knowledge struct {
 	open     int        // transactions between defining and defined
 	changes  uint64     // such transactions that have ended
 	earliest int64      // when the catalogs may be read again, by clock
+	hiding   int        // transactions between beginHiding and defined
+	hid      uint64     // changes at the end of the last one of them
+	wary     bool       // with adds: now is a wary catalog
+	patience int64      // until when it stays one although readings fail, by clock
+	soonest  int64      // earliest if wary
 	reading  bool
 	failed   int      // consecutive readings that failed and may succeed later
 	hopeless bool     // the catalogs cannot be read
@@ -102,8 +109,11 @@ const (
 // start makes the first reading due, unless the catalogs are not to be read.
 func (k *knowledge) start(what Catalogs) {
 	k.on, k.adds, k.evident = what != CatalogsNever, what == CatalogsEvident || what == CatalogsHidden, what == CatalogsEvident
-	if what == CatalogsTrusted {
+	switch {
+	case what == CatalogsTrusted:
 		k.now.Store(outdatedCatalog)
+	case k.adds:
+		k.beWary()
 	}
 }
 
@@ -124,8 +134,11 @@ func (k *knowledge) want() (soon bool) {
 	if !k.evident {
 		return false
 	}
+	c := k.now.Load()
+	if c != nil && c.wary { // the check may be for that
+		return true
+	}
 	if k.wanted.Load() || k.wanted.Swap(true) {
-		c := k.now.Load()
 		return (c == nil || c.callees == nil) && k.wantsCallees()
 	}
 	k.mu.Lock()
@@ -162,14 +175,59 @@ func (k *knowledge) defining() {
 	k.markOutdated()
 }
 
-// defined records the end of such a transaction.
-func (k *knowledge) defined() {
+// defined records the end of such a transaction, after beginHiding if hides is true.
+func (k *knowledge) defined(hides bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.open--
 	k.changes++
+	if hides {
+		k.hiding--
+		k.hid, k.patience = k.changes, int64(clock()+catalogAge)
+		k.beWary()
+	}
 	k.doubt()
 	k.markOutdated()
+}
+
+// beginHiding follows defining for a transaction that may be about to make statements call functions that they do not show.
+func (k *knowledge) beginHiding() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.hiding++
+	k.beWary()
+}
+
+// beWary has a check follow every transaction, also those that were judged earlier, until a reading has begun after the end of
+// all transactions that hide, and has been published; see lessWary for readings that fail. mu is held.
+func (k *knowledge) beWary() {
+	if !k.adds || k.hopeless || k.unreadable() {
+		return
+	}
+	if !k.wary {
+		k.wary = true
+		k.now.Store(k.read.wariest())
+	}
+	k.epoch.Add(1)
+}
+
+// unreadable reports whether the catalogs have never been read, in spite of several attempts: then texts decide. mu is held.
+func (k *knowledge) unreadable() bool { return k.read == nil && k.failed >= failuresBeforeLog }
+
+// lessWary ends what beWary has begun if readings have failed for a long time. mu is held.
+func (k *knowledge) lessWary(now time.Duration) {
+	if k.wary && (k.unreadable() || k.hiding == 0 && int64(now) >= k.patience) {
+		k.wary = false
+		k.now.Store(k.read)
+	}
+}
+
+// again returns when the catalogs may be read again, by clock. Readings that end checks come soon. mu is held.
+func (k *knowledge) again() int64 {
+	if k.wary && k.hiding == 0 {
+		return min(k.soonest, k.earliest)
+	}
+	return k.earliest
 }
 
 // doubt records that what the last catalog says of calls may be wrong. mu is held.
@@ -179,13 +237,14 @@ func (k *knowledge) doubt() {
 }
 
 // lost is defined for a transaction that may still run on the server.
-func (k *knowledge) lost() { time.AfterFunc(catalogAge, k.defined) }
+func (k *knowledge) lost(hides bool) { time.AfterFunc(catalogAge, func() { k.defined(hides) }) }
 
-// retire sets now to outdatedCatalog for good: the backend does not read the catalogs any more, nor learn of
+// retire has a check follow every transaction for good: the backend does not read the catalogs any more, nor learn of
 // DDL by other backends.
 func (k *knowledge) retire() {
 	if k.on {
 		k.defining()
+		k.beginHiding()
 	}
 }
 
@@ -199,7 +258,7 @@ func (k *knowledge) markOutdated() {
 		k.epoch.Add(1)
 	}
 	if !k.reading {
-		k.next.Store(k.earliest)
+		k.next.Store(k.again())
 	}
 }
 
@@ -239,14 +298,16 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 		soon, slack = catalogCalm, catalogShare
 	}
 	k.earliest = int64(now + max(soon, time.Duration(slack)*(now-began)))
-	k.next.Store(k.earliest)
+	k.soonest = int64(now + max(catalogSoon, catalogSlack*(now-began)))
 	if o.catalog == nil && !o.hopeless { // try again soon, but a server that closes the connection, perhaps no PostgreSQL, is left alone for longer
-		if k.failed++; k.evident && k.failed >= failuresBeforeLog {
+		k.failed++
+		k.lessWary(now)
+		if k.next.Store(k.again()); k.evident && k.failed >= failuresBeforeLog && !k.wary {
 			k.next.Store(int64(now + catalogAge))
 		}
 		return
 	}
-	k.failed = 0
+	k.failed, k.wary = 0, false
 	if k.hopeless = o.hopeless; k.hopeless {
 		k.read = nil
 		k.now.Store(nil)
@@ -255,13 +316,17 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 		k.read = o.catalog
 		k.caches.Store(o.catalog.caches)
 		k.readFrom(o.from)
-		if !k.adds && (seen != k.changes || k.open > 0) { // the end of the last such transaction makes a reading due
+		switch doubted := seen != k.changes || k.open > 0; {
+		case !k.adds && doubted: // the end of the last such transaction makes a reading due
 			k.now.Store(outdatedCatalog)
-		} else {
+		case k.hiding > 0 || seen < k.hid:
+			k.beWary()
+		default:
 			k.now.Store(k.read)
 		}
 		k.doubted.Store(seen != k.changes || k.open > 0)
 		if seen != k.changes {
+			k.next.Store(k.again())
 			return
 		}
 	}

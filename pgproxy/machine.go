@@ -175,6 +175,8 @@ type work struct {
 	used               traces   // use of sequences in this transaction; see noteUse
 	sequencesDiscarded bool     // DISCARD SEQUENCES or DISCARD ALL was answered since the last check
 	defines            bool     // a statement that may define something may still run: knowledge.defining counts it
+	hides              bool     // with defines: one with traceHides, which knowledge.beginHiding counts
+	hidesLater         bool     // in session mode: a statement with traceHides, or too long to be read, was prepared, and may run in any later transaction
 	unread             bool     // there was a text too long to be judged, and its transaction may not be over
 	epoch              uint64   // knowledge.epoch, before any statement since the last check or the lease was judged
 
@@ -267,7 +269,7 @@ func (m *machine) begin(server *serverState) {
 	m.vacated()
 	m.alone = ""
 	m.tempsNoted, m.tempsBound, m.tempsOpen = false, false, false
-	m.server, m.epoch, m.unread = server, m.shared.knowledge.epochOn(server), false
+	m.server, m.epoch, m.unread, m.hidesLater = server, m.shared.knowledge.epochOn(server), false, false
 	m.st.reset()
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0

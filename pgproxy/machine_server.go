@@ -296,8 +296,8 @@ func (m *machine) commandDone(tag []byte) {
 	case "DEALLOCATE\x00":
 		m.deallocated()
 	default:
-		if m.shared.knowledge.on && m.tagDefines(tag) {
-			m.define()
+		if m.shared.knowledge.on {
+			m.define(m.tagDefines(tag))
 		}
 	}
 }

@@ -42,6 +42,7 @@ func (m *machine) inSession(msg message) action {
 		if m.noteText(text)&hintDefines != 0 && len(name) == 0 {
 			m.alone = databaseAlone(text)
 		}
+		m.hidesLater = m.hidesLater || m.hides || msg.size() > maxPeek
 		m.st.push(op{kind: opParse})
 	case pgwire.TypeSync:
 		m.vacatesSynced()
@@ -204,8 +205,8 @@ func (m *machine) noteStartup() {
 // whether the text resets them.
 func (m *machine) noteText(text []byte) hints {
 	seen := hintsOf(text)
-	if k := m.shared.knowledge; k.on && seen&hintDefines != 0 && k.now.Load().judge(text)&traceDefines != 0 {
-		m.define() // for the clients in transaction mode
+	if k := m.shared.knowledge; k.on && seen&hintDefines != 0 {
+		m.define(k.now.Load().judge(text)) // for the clients in transaction mode
 	}
 	m.server.mustClose = m.server.mustClose || seen&hintRemains != 0
 	if seen&hintResets == 0 || len(m.params) == 0 {

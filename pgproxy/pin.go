@@ -136,7 +136,7 @@ func (m *message) judged() int {
 func (m *machine) judgeBody(msg message) (left traces, quiet bool) {
 	if msg.unread() {
 		m.unread = true
-		return traceUnknown | traceUnread | m.definesUnread(msg.body) | lastingIn(msg.body), false
+		return traceUnknown | traceUnread | definesUnread(msg.body) | lastingIn(msg.body), false
 	}
 	return m.shared.verdicts.judge(m.shared.knowledge.now.Load(), msg.body)
 }
@@ -181,9 +181,7 @@ func (m *machine) note(left traces) {
 	}
 	m.noteValues(left)
 	m.usesSequences = m.usesSequences || left&(traceWrites|traceSequences|traceUnknown) != 0
-	if left&traceDefines != 0 {
-		m.define()
-	}
+	m.define(left)
 	m.noteUse(left)
 	if left&(traceUnknown|traceStatements) != 0 {
 		m.server.stmts.retireReplay() // the statement may deallocate the replay's

@@ -9,15 +9,11 @@ import "strings"
 func (j *textJudge) defines(name word) (left traces) {
 	switch {
 	case j.is(name, "create"):
-		if left = traceDefines; j.createsPlain() {
-			left, j.creates = 0, !j.createsAs() || j.catalog != nil && j.catalog.types // columns may have types of the catalog
-		}
+		left = j.defined(true)
 	case j.is(name, "alter"):
-		if next, _ := identifier(string(j.text[j.at:min(len(j.text), j.at+maxSetName)])); !isOneOf([]byte(next), harmlessAlters...) {
-			left = traceDefines
-		}
+		left = j.defined(false)
 	case j.is(name, "import"):
-		left = traceDefines
+		left = traceDefines | traceHides
 	case j.is(name, "commit"):
 		if next, _ := identifier(string(j.text[j.at:min(len(j.text), j.at+maxSetName)])); !isWord([]byte(next), "prepared") {
 			return 0
@@ -29,23 +25,6 @@ func (j *textJudge) defines(name word) (left traces) {
 		return 0
 	}
 	return left | j.onDDL()
-}
-
-// createsPlain reports whether CREATE makes an object that hides calls only if its own text has them,
-// see hiddenTraces. Programs create such tables often.
-func (j *textJudge) createsPlain() bool {
-	rest := string(j.text[j.at:min(len(j.text), j.at+maxSetName)])
-	for range 3 {
-		var next string
-		next, rest = identifier(rest)
-		switch word := []byte(next); {
-		case isOneOf(word, harmlessCreates...):
-			return true
-		case !isOneOf(word, "temp", "temporary", "local", "global", "unlogged", "unique"):
-			return false
-		}
-	}
-	return false
 }
 
 // createsAs reports whether a query follows CREATE TABLE. The query runs at once; its calls do not
@@ -61,67 +40,36 @@ func (j *textJudge) createsAs() bool {
 	return false
 }
 
-// harmlessCreates are the words after CREATE for which createsPlain holds.
+// harmlessCreates are the words after CREATE for objects that hide calls only if the text has them, see hiddenTraces.
+// Programs create such tables often.
 var harmlessCreates = []string{"table", "index", "sequence", "role", "user", "group", "database", "tablespace", "publication", "subscription"}
-
-// hiddenTraces returns the traces of a text that creates tables, after all of it has been read: the calls in
-// the text hide behind the names of the tables from now on.
-func (j *textJudge) hiddenTraces() traces {
-	if j.creates && (j.left&(traceUnknown|traceReads|evident|stated) != 0 || j.configures) {
-		return traceDefines
-	}
-	return 0
-}
 
 // harmlessAlters are the words after ALTER with which the statement changes nothing that the catalog
 // knows.
 var harmlessAlters = []string{"role", "user", "group", "system", "sequence", "database", "tablespace", "subscription", "publication"}
 
-// definesUnread is defines for a text that is too long to be judged; begins is its beginning. The tags
-// of the answers may come only after the text has committed.
-func (m *machine) definesUnread(begins []byte) traces {
-	if !m.shared.knowledge.on {
-		return 0
+// define records that a statement that may define something is about to run, or has run. left is judge's result for it.
+func (m *machine) define(left traces) {
+	k := m.shared.knowledge
+	if !k.on || left&traceDefines == 0 || m.server.standby() {
+		return
 	}
-	word, _ := identifier(string(begins[:min(len(begins), maxSetName)]))
-	if isOneOf([]byte(word), "insert", "update", "delete", "merge", "select", "with", "values", "copy") {
-		return definesSomewhere(begins)
-	}
-	return traceDefines
-}
-
-// tagDefines is defines for the tag of an answer, since the text of the statement may have been too
-// long to be read.
-func (m *machine) tagDefines(tag []byte) bool {
-	first, rest, _ := strings.Cut(strings.TrimRight(string(tag), "\x00"), " ")
-	what, _, _ := strings.Cut(rest, " ")
-	switch first {
-	case "ALTER":
-		return !isOneOf([]byte(what), harmlessAlters...)
-	case "CREATE":
-		return m.unread || !isOneOf([]byte(what), harmlessCreates...)
-	case "DO":
-		return m.unread
-	case "IMPORT", "COMMIT": // PREPARED
-		return true
-	}
-	return false
-}
-
-// define records that a statement that may define something is about to run, or has run.
-func (m *machine) define() {
-	if k := m.shared.knowledge; k.on && !m.defines && !m.server.standby() {
+	if !m.defines {
 		m.defines = true
 		k.defining()
 		m.doubtCalls()
+	}
+	if left&traceHides != 0 && !m.hides {
+		m.hides = true
+		k.beginHiding()
 	}
 }
 
 // endDefinition records that the transaction with such statements is over.
 func (m *machine) endDefinition() {
 	if m.work != nil && m.defines {
-		m.defines = false
-		m.shared.knowledge.defined()
+		m.shared.knowledge.defined(m.hides)
+		m.defines, m.hides = false, false
 	}
 }
 
@@ -129,8 +77,8 @@ func (m *machine) endDefinition() {
 // statement.
 func (m *machine) loseDefinition() {
 	if m.work != nil && m.defines {
-		m.defines = false
-		m.shared.knowledge.lost()
+		m.shared.knowledge.lost(m.hides)
+		m.defines, m.hides = false, false
 	}
 }
 
@@ -150,24 +98,6 @@ func (m *machine) outdate() {
 	if m.mode == Transaction && m.epoch != m.shared.knowledge.epoch.Load() {
 		m.traces |= traceUnknown
 	}
-}
-
-// definesSomewhere is defines for a text, perhaps only its beginning, that is not read as SQL.
-func definesSomewhere(text []byte) traces {
-	for i := 0; i < len(text); {
-		if !inWord[text[i]] {
-			i++
-			continue
-		}
-		from := i
-		for i < len(text) && inWord[text[i]] {
-			i++
-		}
-		if isOneOf(text[from:i], "create", "alter") {
-			return traceDefines
-		}
-	}
-	return 0
 }
 
 // onDDL returns the traces of event triggers.

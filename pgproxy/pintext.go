@@ -47,6 +47,7 @@ const (
 	traceEarlier // with traceReads: no earlier statement of the text has used the sequence
 
 	traceAlone // the statement may need a database for itself, see vacates; never in machine.traces
+	traceHides // with traceDefines: statements that do not show it may call functions after the transaction, see pinhides.go; never in machine.traces
 
 	// The bits from callShift on are those of called.
 )
@@ -105,7 +106,7 @@ const (
 func (c *catalog) judge(body []byte) traces {
 	text := withoutNul(body)
 	if len(text) > maxJudged {
-		return traceUnknown | traceUnread | lastingIn(text)
+		return traceUnknown | traceUnread | lastingIn(text) | definesUnread(text[:maxLasting])
 	}
 	left, ok := c.judgePlain(text)
 	if !ok {
@@ -181,11 +182,11 @@ func isPlain(rest []byte, into bool) bool {
 
 // judgeWhole judges all of a text word by word.
 func (c *catalog) judgeWhole(text []byte) traces {
-	j := textJudge{text: text, first: true, left: c.ofEveryStatement(), catalog: c}
+	j := textJudge{text: text, first: true, catalog: c}
 	for j.at < len(text) {
 		j.next()
 	}
-	return j.left | j.hiddenTraces()
+	return j.left | j.hiddenTraces() | c.ofEveryStatement()
 }
 
 // word is the position of a word in a text.
@@ -212,6 +213,8 @@ type textJudge struct {
 	plpgsql    bool   // with graph: the body is PL/pgSQL, else SQL
 	ddl        bool   // with graph: the body has DDL, for which there may be event triggers
 	creates    bool   // there was CREATE TABLE or the like
+	changing   bool   // there was a statement that hides the calls of its text, of objects that are not temporary
+	indexes    bool   // the statement is CREATE INDEX
 	configures bool   // set_config is called
 	changes    bool   // with graph: settings are changed for longer than the transaction
 }
@@ -290,7 +293,7 @@ func (j *textJudge) next() {
 		j.other()
 		j.closed = c == ')'
 		if c == ';' {
-			j.first, j.declare, j.block, j.alters = true, false, false, false
+			j.first, j.declare, j.block, j.alters, j.indexes = true, false, false, false, false
 			j.earlier = j.left
 		} else if c != '(' {
 			j.first = false
@@ -332,7 +335,11 @@ func (j *textJudge) runs(block []byte) {
 	if !j.block {
 		return
 	}
-	j.left |= definesSomewhere(block)
+	if left := definesSomewhere(block); left != 0 {
+		if j.left |= left; j.catalog.mayMention(block) || j.catalog.ofEveryStatement() != 0 { // perhaps a partition of a table with a trigger
+			j.left |= traceHides
+		}
+	}
 	var before []byte
 	for i := 0; i < len(block); {
 		if !inWord[block[i]] {
@@ -527,7 +534,7 @@ func (j *textJudge) tracesOfInnerWord(name, qualifier word) traces {
 	case c == 'c' && j.alters && j.is(name, "cache"):
 		return traceDefines // of a sequence, see cachesSQL
 	case c == 'c' && j.is(name, "create"):
-		return traceObjects | traceDefines | j.onDDL()
+		return traceObjects | traceDefines | traceHides | j.onDDL()
 	case c == 'i' && j.is(name, "insert") || c == 'm' && j.is(name, "merge"):
 		return traceWrites | traceInserts
 	case c == 'e' && j.is(name, "execute"):
@@ -615,6 +622,9 @@ func (j *textJudge) call(name, qualifier word) traces {
 		return 0
 	}
 	before := j.before
+	if j.indexes && (j.is(before, "on") || j.is(before, "only") || j.is(before, "using")) {
+		return 0
+	}
 	for _, keyword := range beforeColumns {
 		if j.is(before, keyword) {
 			return 0

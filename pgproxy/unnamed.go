@@ -68,7 +68,7 @@ func (m *machine) parseUnnamed(msg message) action {
 	c := m.shared.knowledge.now.Load()
 	left, quiet := traceUnknown|traceUnread, false
 	if !kept && len(msg.body) > 0 {
-		left |= lastingIn(msg.body[1:])
+		left |= lastingIn(msg.body[1:]) | definesUnread(msg.body[1:])
 	}
 	if kept {
 		left, quiet = m.shared.verdicts.judge(c, msg.body[1:])
