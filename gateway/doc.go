@@ -46,9 +46,10 @@
 //     tries that by itself, a second after a failure and then less and less often. An address that another program has taken meanwhile does not
 //     refuse the reload.
 //   - Settings that cannot change in place (an upstream's TLS or login, a listener's protocol) lead to a new listener
-//     or upstream on the same socket; sessions of the old one finish there, within the drain time-out. HTTP requests that
-//     need another connection later than 5 seconds after that get one of the new upstream.
-//   - Removed listeners and upstreams drain.
+//     or upstream on the same socket; sessions of the old one finish there, within the drain time-out.
+//   - Removed listeners drain.
+//   - A removed or replaced upstream is closed when the last session or request that began before has ended, 5 seconds later at the
+//     earliest. Until then these still lease connections of it.
 //
 // Everything that can fail is done first: files are read, new ports bound. If anything fails, everything prepared is
 // closed again and the old configuration stays in force.

@@ -3,18 +3,13 @@ package gateway
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
-	"github.com/headpond/headpond/upstream"
 )
 
 // A reload may replace an upstream while it is paused, for example because its servers move. The old backend then stays
 // paused as long as the new one: its clients wait, and continue at the servers of the new one.
-
-// followPause is the interval at which a replaced backend is checked, until no client waits for its connections.
-const followPause = 100 * time.Millisecond
 
 // planFollow makes old, which next replaces, follow next if old is paused, together with the backends that follow old.
 func (g *Gateway) planFollow(p *plan, u *config.Upstream, old, next *backend) error {
@@ -36,8 +31,8 @@ func (g *Gateway) planFollow(p *plan, u *config.Upstream, old, next *backend) er
 			if err := of.Update(s); err != nil {
 				return fmt.Errorf("upstream %q: clients that wait for the end of its pause: %w", u.Name, err)
 			}
-			if c, ok := b.impl.(extend.Counted); ok && b != old {
-				c.Retire() // again, because of the update
+			if b != old {
+				b.impl.Retire() // again, because of the update
 			}
 			return nil
 		})
@@ -60,12 +55,3 @@ func (g *Gateway) followers(name string) (list []*backend) {
 
 // paused reports whether the backend is paused.
 func (b *backend) paused() bool { return !b.impl.Status().PausedUntil.IsZero() }
-
-// awaited reports whether clients of a replaced backend wait for its connections, or may do so until the end of its pause.
-func (b *backend) awaited() bool {
-	if !b.follows.Load() {
-		return false
-	}
-	s := b.impl.Status()
-	return !s.PausedUntil.IsZero() || s.Waiting > 0 || slices.ContainsFunc(s.Endpoints, func(e upstream.EndpointStatus) bool { return e.Pool.Waiting > 0 })
-}

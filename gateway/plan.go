@@ -137,12 +137,6 @@ func (g *Gateway) planBackend(p *plan, u *config.Upstream, old *backend) (*backe
 		p.touched[u.Name] = true
 		if old != nil {
 			p.change("upstream %s replaced", u.Name)
-			if r, ok := old.impl.(extend.Replaceable); ok {
-				p.Commit = append(p.Commit, func() error {
-					r.ReplaceBy(b.impl)
-					return nil
-				})
-			}
 			if err := g.planFollow(p, u, old, b); err != nil {
 				return nil, err
 			}

@@ -147,6 +147,7 @@ func (g *Gateway) commit(p *plan) error {
 	}
 	g.mu.Lock()
 	g.inForce(p)
+	at := time.Now() // clients that come later meet the new configuration
 	g.reloads.LastChanges = strings.Join(p.Changes, ", ")
 	g.retiring = slices.Concat(g.retiring, retiringOf(p))
 	for _, s := range p.closed {
@@ -163,12 +164,10 @@ func (g *Gateway) commit(p *plan) error {
 		s.retire()
 	}
 	for _, b := range p.retiredBackends {
-		if c, ok := b.impl.(extend.Counted); ok {
-			c.Retire()
-		}
+		b.impl.Retire()
 	}
 	g.tasks.Go(func() {
-		g.retire(p)
+		g.retire(p, at)
 		g.accessLogs.Release(logPaths(p.Old)) // the new configuration has its own references to the files it keeps
 	})
 	g.logger.Info("reloaded", "config", p.New.File, "changes", strings.Join(p.Changes, ", "))
@@ -188,12 +187,8 @@ func (g *Gateway) inForce(p *plan) {
 // replaced part of an extension.
 const acceptGrace = time.Second
 
-// retireGrace is how long a replaced upstream still leases connections: a session that read the old
-// settings just before the reload may be about to acquire one.
-const retireGrace = 5 * time.Second
-
-// retire drains the listeners and upstreams that a reload took out of service.
-func (g *Gateway) retire(p *plan) {
+// retire drains the listeners and upstreams that a reload took out of service at a moment.
+func (g *Gateway) retire(p *plan, at time.Time) {
 	if p.retiredAdmin != nil {
 		p.retiredAdmin.close()
 	}
@@ -214,7 +209,7 @@ func (g *Gateway) retire(p *plan) {
 		return nil
 	})
 	inParallel(p.retiredBackends, func(b *backend) error {
-		b.retire(g.hard)
+		g.retireBackend(b, at)
 		g.retired(b)
 		return nil
 	})
@@ -229,21 +224,6 @@ func (g *Gateway) retireOther(ctx context.Context, r *extend.Retired) {
 	if g.retired(r); r.Gone != nil {
 		r.Gone()
 	}
-}
-
-// retire closes a backend once it is unused, or hard ends.
-func (b *backend) retire(hard context.Context) {
-	wait(hard, retireGrace)
-	if c, ok := b.impl.(extend.Counted); ok {
-		select {
-		case <-c.Idle():
-		case <-hard.Done():
-		}
-	}
-	for b.awaited() && hard.Err() == nil {
-		wait(hard, followPause)
-	}
-	_ = b.impl.Drain(hard) // its error is that hard ended: leases still out are closed when they are released
 }
 
 // wait waits for d, or until ctx ends.

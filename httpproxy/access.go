@@ -154,7 +154,10 @@ func (s *session) addressDenied() (no refusal) {
 
 // admit decides whether a client from an allowed address may use the route. Without mayWait it never waits: done is
 // false if it would have to.
-func (s *session) admit(a *access, mayWait bool) (no refusal, done bool) {
+func (s *session) admit(a *access, path string, mayWait bool) (no refusal, done bool) {
+	if mayWait {
+		s.note(path, false)
+	}
 	switch {
 	case a.asker != nil && !mayWait:
 		return no, false

@@ -54,7 +54,7 @@ var errUnusual = fmt.Errorf("%w: the head is malformed", httpwire.ErrMalformed)
 
 // ServeHTTP implements http.Handler for the Carrier.
 func (cc *carrierConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	st := &carried{cc: cc, w: w, r: r, control: http.NewResponseController(w)}
+	st := &carried{cc: cc, w: w, r: r, control: http.NewResponseController(w), came: time.Now()}
 	st.mu = &st.lock
 	st.session = sessions.Get().(*session) //nolint:forcetypeassert // its New makes nothing else
 	cc.add(st)
@@ -70,8 +70,7 @@ func (cc *carrierConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // begin makes the head of the request.
 func (st *carried) begin() {
-	cc, s, came := st.cc, st.session, time.Now()
-	st.came = came
+	cc, s, came := st.cc, st.session, st.came
 	s.p, s.ctx, s.lc, s.shard, s.isTLS, s.peer = cc.p, cc.ctx, cc.lc, cc.shard, cc.tls, cc.peer
 	s.stream, s.about, s.now = st, &st.about, came
 	s.held.of = &cc.held

@@ -291,7 +291,7 @@ func (cc *carrierConn) Describe(all []listener.Info, base listener.Info) []liste
 	base.BytesIn, base.BytesOut = cc.lc.BytesIn(), cc.lc.BytesOut()
 	cc.mu.Lock()
 	defer cc.mu.Unlock()
-	return describeStreams(all, base, cc.idle, cc.requests, func(st *carried) *about { return &st.about })
+	return describeStreams(all, base, cc.idle, cc.requests, func(st *carried) (*about, time.Time) { return &st.about, st.came })
 }
 
 // Kill implements listener.Session.

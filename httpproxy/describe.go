@@ -19,6 +19,7 @@ type about struct {
 	idle     bool     // there is no request
 	waits    bool     // the request waits for a connection, until endpoint is set
 	upstream string   // empty = the request has no route yet
+	mirror   string   // the upstream for a copy of the request; empty = none
 	endpoint string   // endpoint whose connection the request uses; empty = none
 	since    time.Time
 	held     time.Time
@@ -36,7 +37,7 @@ const (
 var abouts = sync.Pool{New: func() any { return new([maxAbout]byte) }}
 
 // set records a request. path has no query, which may hold secrets.
-func (a *about) set(since time.Time, waits bool, upstream, method, host, path, agent string) {
+func (a *about) set(since time.Time, waits bool, to *target, method, host, path, agent string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if cap(a.text) < maxAbout {
@@ -50,7 +51,13 @@ func (a *about) set(since time.Time, waits bool, upstream, method, host, path, a
 	a.ends[2] = uint8(n)
 	n += copy(a.text[n:n+maxAgent], agent)
 	a.ends[3] = uint8(n)
-	a.idle, a.waits, a.upstream, a.endpoint, a.since = false, waits, upstream, "", since
+	a.idle, a.waits, a.upstream, a.mirror, a.endpoint, a.since = false, waits, "", "", "", since
+	if to == nil {
+		return
+	}
+	if a.upstream = to.name; to.mirror != nil {
+		a.mirror = to.mirror.Upstream.Name()
+	}
 }
 
 // holds records that the request has got a connection.
@@ -107,7 +114,7 @@ func (a *about) describe(info listener.Info) listener.Info {
 	}
 	text, e := string(a.text[:a.ends[3]]), a.ends
 	info.Method, info.Host, info.Path, info.Application = text[:e[0]], text[e[0]:e[1]], text[e[1]:e[2]], text[e[2]:]
-	info.State, info.Since, info.Upstream = listener.StateActive, a.since, a.upstream
+	info.State, info.Since, info.Upstream, info.Mirror = listener.StateActive, a.since, a.upstream, a.mirror
 	switch {
 	case a.endpoint != "":
 		info.Endpoint, info.Held = a.endpoint, a.held
@@ -119,26 +126,32 @@ func (a *about) describe(info listener.Info) listener.Info {
 
 const userAgent = "user-agent"
 
-// note records the request that the session serves.
-func (s *session) note(path string) {
+// note records the request that the session serves. It has no target yet if waits is false: something else is awaited before, which may
+// decide about the target.
+func (s *session) note(path string, waits bool) {
 	agent := ""
 	for i := range s.req.Fields {
 		if f := &s.req.Fields[i]; len(f.Name) == len(userAgent) && strings.EqualFold(view(f.Name), userAgent) {
 			agent = view(f.Value)
 		}
 	}
-	s.about.set(s.now, true, s.ex.target.name, view(s.req.Method), view(s.req.Host), path, agent)
+	var to *target
+	if waits {
+		to = s.ex.target
+	}
+	s.about.set(s.now, waits, to, view(s.req.Method), view(s.req.Host), path, agent)
 }
 
 // Describe implements listener.Session, for the connection and its streams.
 func (h *http2) Describe(all []listener.Info, base listener.Info) []listener.Info {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return describeStreams(all, base, h.idle, h.streams, func(st *h2Stream) *about { return &st.about })
+	return describeStreams(all, base, h.idle, h.streams, func(st *h2Stream) (*about, time.Time) { return &st.about, st.received })
 }
 
-// describeStreams describes a connection and its requests by their numbers. idle is since when it has had none, entry returns that of a request.
-func describeStreams[N uint32 | uint64, S any](all []listener.Info, base listener.Info, idle time.Time, streams map[N]S, entry func(S) *about) []listener.Info {
+// describeStreams describes a connection and its requests by their numbers. idle is since when it has had none, entry returns that of a
+// request and when it came.
+func describeStreams[N uint32 | uint64, S any](all []listener.Info, base listener.Info, idle time.Time, streams map[N]S, entry func(S) (*about, time.Time)) []listener.Info {
 	whole := base
 	if whole.Streams = len(streams); whole.Streams == 0 {
 		whole.State, whole.Since = listener.StateIdle, idle
@@ -147,7 +160,9 @@ func describeStreams[N uint32 | uint64, S any](all []listener.Info, base listene
 	base.BytesIn, base.BytesOut = 0, 0
 	for id, st := range streams {
 		base.ID = listener.StreamID(whole.ID, uint64(id))
-		all = append(all, entry(st).describe(base))
+		about, came := entry(st)
+		base.Since = came
+		all = append(all, about.describe(base))
 	}
 	return all
 }

@@ -163,6 +163,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 		if no = s.shed(); no.status != 0 {
 			return no, true
 		}
+		s.note(path, false)
 		if status, reason, why := s.routeByBody(t, path); status != 0 {
 			return refusal{status: status, reason: reason, why: why}, true
 		}
@@ -193,7 +194,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	}
 	s.setDeadline()
 	if a := x.target.access; a != nil {
-		if no, done = s.admit(a, mayWait); !done || no.status != 0 {
+		if no, done = s.admit(a, path, mayWait); !done || no.status != 0 {
 			return no, done
 		}
 	}
@@ -234,14 +235,14 @@ func (s *session) begin(path string, raw []byte) {
 	x := &s.ex
 	x.raw = raw
 	if x.target.route.Upstream == nil {
-		s.note(path)
+		s.note(path, true)
 		if x.id == nil {
 			s.identify()
 		}
 		return
 	}
 	s.beginTrace()
-	s.note(path)
+	s.note(path, true)
 	if x.target.affinity != nil && !x.peeked {
 		s.findAffinityKey(nil)
 	}

@@ -66,6 +66,7 @@ type Info struct {
 	Streams                     int    // open on the connection
 
 	Upstream  string    // the upstream that the session waits for or has a connection to
+	Mirror    string    // the upstream to which a copy of the request may go
 	Endpoint  string    // the endpoint of the connection that it holds; empty: none
 	ServerPID uint32    // of the PostgreSQL server's process
 	Held      time.Time // when it got the connection; zero: it holds none

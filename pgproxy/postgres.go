@@ -274,10 +274,6 @@ func (b *Postgres) Drain(ctx context.Context) error {
 	return errors.Join(b.drainPairs(ctx), b.whole.Drain(ctx))
 }
 
-// retiredIdle is how long server connections of a retired backend may be idle: the new backend needs the servers'
-// connection slots.
-const retiredIdle = 5 * time.Second
-
 // Retire marks this backend as replaced by another one, perhaps with another password. Its sessions continue as long
 // as there are server connections for them, but none is kept idle or opened ahead of demand any more. A session that
 // gets no connection ends (57P01), so that its client reconnects to the new backend. Probes no longer log in, because
@@ -289,11 +285,7 @@ func (b *Postgres) Retire() {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	b.retirePairs()
-	s := b.with
-	s.Limits.MinIdle, s.Limits.MaxWarm = 0, 0
-	if s.Limits.IdleTimeout <= 0 || s.Limits.IdleTimeout > retiredIdle {
-		s.Limits.IdleTimeout = retiredIdle
-	}
+	s := b.with.Retired()
 	if s.Health.Probe != nil {
 		s.Health.Probe = upstream.TCPProbeBy(b.cfg.dial)
 	}

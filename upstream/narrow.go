@@ -26,11 +26,7 @@ type Narrow struct {
 
 // AcquireNarrow is AcquireKey with a restricted choice, for work that has failed at some endpoints. Avoid is not kept.
 func (u *Upstream[T]) AcquireNarrow(ctx context.Context, key string, n Narrow) (Lease[T], error) {
-	l, err := u.own.AcquireNarrow(ctx, key, n)
-	if next := u.after(err); next != nil {
-		return next.AcquireNarrow(ctx, key, n)
-	}
-	return l, err
+	return u.own.AcquireNarrow(ctx, key, n)
 }
 
 // AcquireNarrow is Upstream.AcquireNarrow for the tenant.

@@ -25,8 +25,7 @@ type Upstream[T any] struct {
 	judging sync.Mutex   // see endpoint.judging
 	emptied emptied
 	follows atomic.Pointer[Upstream[T]]
-	next    atomic.Pointer[Upstream[T]] // see ReplaceBy
-	ctx     context.Context             // of background tasks
+	ctx     context.Context // of background tasks
 	stop    context.CancelFunc
 	tasks   sync.WaitGroup // Sources, and endpoints being retired
 
@@ -80,28 +79,12 @@ func (u *Upstream[T]) Name() string { return u.cfg.Name }
 // others are tried, ejected and unhealthy ones last. The error is an *Error and wraps ErrUnavailable. A full pool is
 // not a failure of its endpoint.
 func (u *Upstream[T]) Acquire(ctx context.Context) (Lease[T], error) {
-	return u.AcquireKey(ctx, "")
+	return u.own.AcquireKey(ctx, "")
 }
 
 // AcquireKey is Acquire with the key for RingHash; other balances ignore the key.
 func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], error) {
-	l, err := u.own.AcquireKey(ctx, key)
-	if next := u.after(err); next != nil {
-		return next.AcquireKey(ctx, key)
-	}
-	return l, err
-}
-
-// ReplaceBy names the Upstream that has replaced u: once u is closed, Acquire, AcquireKey and AcquireNarrow of u lease
-// from next, also for callers that wait at that time.
-func (u *Upstream[T]) ReplaceBy(next *Upstream[T]) { u.next.Store(next) }
-
-// after returns the Upstream for an acquire that has ended with err; nil = that is its result.
-func (u *Upstream[T]) after(err error) *Upstream[T] {
-	if err == nil || u.ctx.Err() == nil {
-		return nil
-	}
-	return u.next.Load()
+	return u.own.AcquireKey(ctx, key)
 }
 
 // UsesKeys reports whether a key of AcquireKey matters now, for callers that would have to make one.

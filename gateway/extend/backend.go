@@ -20,6 +20,10 @@ type Backend interface {
 	Drain(ctx context.Context) error
 	// Update applies other settings in place, where Protocol.Rebuilds does not forbid it. On an error nothing has changed.
 	Update(s Settings) error
+	// Retire is called when a reload has taken the Backend out of service. Requests and sessions that it had admitted before
+	// still lease from it, until Drain is called when none of them can need it any more. It keeps no connection idle for long. Retire
+	// ends sessions that cannot continue.
+	Retire()
 	// Runs returns the value that listeners and extensions use: see Runs and Gateway.Upstream.
 	Runs() any
 }
@@ -31,16 +35,11 @@ type Freezer interface {
 	Freeze()
 }
 
-// Counted is a Backend whose sessions lease from it repeatedly, so that it must not be drained while
-// one runs.
+// Counted is a Backend whose sessions lease from it repeatedly, so that they are its users also while they hold no lease.
 type Counted interface {
 	Backend
-	// Retire ends sessions that cannot continue without the Backend, because a reload has taken it out of service.
-	Retire()
 	// Active returns the number of sessions.
 	Active() int
-	// Idle returns a channel that is closed when there is no session, the first time after the call.
-	Idle() <-chan struct{}
 }
 
 // Changeable is a Backend whose endpoints operators may change; see upstream.Upstream, which has these methods.
@@ -66,14 +65,6 @@ type Follower interface {
 	// comes after it. When Resume is called, the waiting callers get connections as next opens them. Follow reports
 	// whether that is possible.
 	Follow(next Backend) bool
-}
-
-// Replaceable is a Backend whose sessions can lease from its successor.
-type Replaceable interface {
-	Backend
-	// ReplaceBy is called when a reload replaces the Backend by next, which may be of another protocol. Sessions that still
-	// use the Backend when it is drained lease from next.
-	ReplaceBy(next Backend)
 }
 
 // Settings are the settings to make or update a Backend.

@@ -29,9 +29,8 @@ func turnsTLS(old, changed *config.Listener) bool { return (old.TLS == nil) != (
 type httpBackend struct{ *httpproxy.Upstream }
 
 var (
-	_ extend.Changeable  = httpBackend{}
-	_ extend.Follower    = httpBackend{}
-	_ extend.Replaceable = httpBackend{}
+	_ extend.Changeable = httpBackend{}
+	_ extend.Follower   = httpBackend{}
 )
 
 func newHTTPBackend(s extend.Settings) (extend.Backend, error) {
@@ -63,13 +62,6 @@ func (b httpBackend) Follow(next extend.Backend) bool {
 		b.Upstream.Follow(n.Upstream)
 	}
 	return ok
-}
-
-// ReplaceBy implements extend.Replaceable.
-func (b httpBackend) ReplaceBy(next extend.Backend) {
-	if n, ok := next.(httpBackend); ok {
-		b.Upstream.ReplaceBy(n.Upstream)
-	}
 }
 
 // Runs implements extend.Backend.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -15,15 +15,12 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// pgBackend is an upstream of postgres listeners. It counts its sessions, since a backend must not be
-// drained while a session runs: in transaction mode, sessions lease repeatedly.
+// pgBackend is an upstream of postgres listeners. It counts its sessions: in transaction mode they lease repeatedly.
 type pgBackend struct {
 	pgproxy.Backend
 	apply func(s extend.Settings) error // nil: nothing changes in place
 
-	mu       sync.Mutex
-	sessions int
-	waiting  chan struct{} // closed when the last session has ended; nil until it is needed
+	sessions atomic.Int64
 }
 
 var (
@@ -39,57 +36,26 @@ var (
 // Serve implements pgproxy.Backend.
 func (b *pgBackend) Serve(ctx context.Context, c *pgproxy.Client) (err error) {
 	if c.Session == nil { // otherwise it was suspended, and is counted
-		b.mu.Lock()
-		b.sessions++
-		b.mu.Unlock()
+		b.sessions.Add(1)
 	}
 	defer func() {
 		if err != pgproxy.ErrSuspended { //nolint:errorlint // returned as it is
-			b.sessionEnded()
+			b.sessions.Add(-1)
 		}
 	}()
 	return b.Backend.Serve(ctx, c)
 }
 
-func (b *pgBackend) sessionEnded() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.sessions--
-	if b.sessions == 0 && b.waiting != nil {
-		close(b.waiting)
-		b.waiting = nil
-	}
-}
-
 // Active implements extend.Counted.
-func (b *pgBackend) Active() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.sessions
-}
+func (b *pgBackend) Active() int { return int(b.sessions.Load()) }
 
 // Runs implements extend.Backend.
 func (b *pgBackend) Runs() any { return b }
 
-// Idle implements extend.Counted.
-func (b *pgBackend) Idle() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.waiting == nil {
-		b.waiting = make(chan struct{})
-	}
-	ch := b.waiting
-	if b.sessions == 0 {
-		close(ch)
-		b.waiting = nil
-	}
-	return ch
-}
-
 // Unwrap returns the backend by which a proxy finds what PostgreSQL's have besides.
 func (b *pgBackend) Unwrap() pgproxy.Backend { return b.Backend }
 
-// Retire implements extend.Counted.
+// Retire implements extend.Backend.
 func (b *pgBackend) Retire() {
 	if p, ok := b.Backend.(*pgproxy.Postgres); ok {
 		p.Retire()
