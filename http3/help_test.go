@@ -141,6 +141,11 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		rw.WriteHeader(http.StatusEarlyHints)
 		rw.Header().Del("Link")
 		_, _ = io.WriteString(rw, "ok")
+	case "/hints/wait":
+		rw.Header().Set("Link", strings.Repeat("</a.css>; rel=preload, ", 200)+"</a.css>; rel=preload") // too long to be buffered
+		rw.WriteHeader(http.StatusEarlyHints)
+		<-r.Context().Done()
+		w.gone <- r.URL.Path
 	default:
 		body, err := io.ReadAll(r.Body)
 		if err != nil {

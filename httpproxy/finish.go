@@ -205,7 +205,7 @@ func (s *session) reply(a *answer, by time.Time) error {
 	if s.stream != nil {
 		return a.replyBy(s.stream)
 	}
-	n, err := s.client.conn.Write(a.bytes())
+	n, err := s.client.conn.Write(append(s.ex.unsent, a.bytes()...))
 	s.count(0, n)
 	return err
 }
