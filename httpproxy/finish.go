@@ -21,6 +21,7 @@ import (
 // finish answers the request if it has failed, logs it, and prepares for the next one; false ends the session.
 func (s *session) finish(err error) bool {
 	x := &s.ex
+	err = s.byKill(err)
 	x.result.Err = err
 	if err != nil {
 		s.failed(err)
@@ -185,7 +186,7 @@ func (s *session) refuseHead(err error) {
 func (s *session) headFailed(err error) {
 	reason, why := listener.ReasonClientGone, "the client ended in the middle of a head"
 	switch {
-	case s.ctx.Err() == nil && !s.lc.Attach(s.entry): // which is counted already
+	case s.killed(): // which is counted already
 		reason, why = listener.ReasonKilled, "ended in the middle of a head"
 	case isTLSFailure(err):
 		reason = listener.ReasonTLS

@@ -677,7 +677,7 @@ func (s *session) fail(step string, err error) error {
 		blame = lost.Blames()
 		err = httppool.ServerFailure(err)
 	}
-	failed := &httppool.Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.result.Reused, Err: err}
+	failed := &httppool.Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.result.Reused, Err: s.byKill(err)}
 	if x.trace != nil {
 		x.endTry(time.Now(), 0, reasonOf(failed))
 	}
