@@ -211,10 +211,10 @@ func (s *session) reply(a *answer, by time.Time) error {
 	return err
 }
 
-// Bounds of bye: its time, and how much it reads.
+// Bounds of lingeringClose: its time, and how much it reads. A fast client sends some MiB before it looks at the answer.
 const (
 	lingerTime  = time.Second
-	lingerReads = 64
+	lingerBytes = 16 << 20
 )
 
 // lingeringClose lets the client read the answer before the connection closes: closing a socket with unread input resets the
@@ -233,11 +233,13 @@ func (s *stream) lingeringClose() {
 	}
 	s.drop()
 	_ = s.conn.SetReadDeadline(time.Now().Add(lingerTime))
-	for range lingerReads {
-		if _, err := s.fill(); err != nil {
+	for left := lingerBytes; left > 0; {
+		n, err := s.fill()
+		if err != nil {
 			return
 		}
 		s.drop()
+		left -= n
 	}
 }
 

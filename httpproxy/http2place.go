@@ -376,7 +376,7 @@ func (st *h2Place) refuses() (bool, error) {
 	case st.cut:
 		return true, nil
 	case st.err == nil && st.c.sendErr != nil:
-		return true, st.c.sendErr
+		return true, lost(st.c.sendErr)
 	}
 	return st.err != nil, st.err
 }

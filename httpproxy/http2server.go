@@ -291,7 +291,7 @@ func (c *h2Server) unsendable(err error) {
 		c.broken(err)
 		return
 	}
-	c.sendErr, c.hearBy = lost(err), time.Now().Add(lingerTime)
+	c.sendErr, c.hearBy = err, time.Now().Add(lingerTime)
 	c.closing = true
 	c.wakeWriters()
 	c.checkNow()
