@@ -141,6 +141,8 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		rw.WriteHeader(http.StatusEarlyHints)
 		rw.Header().Del("Link")
 		_, _ = io.WriteString(rw, "ok")
+	case "/hints/wait":
+		w.hintAndWait(rw, r)
 	default:
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -149,6 +151,14 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		rw.Header()["Content-Type"] = nil
 		_, _ = fmt.Fprintf(rw, "%s %s %s %s %s %s", r.Method, r.Proto, r.Host, r.URL.RequestURI(), r.Header.Get("X-Forwarded-Proto"), body)
 	}
+}
+
+// hintAndWait sends an interim answer that is too long to be buffered for a client without room.
+func (w *world) hintAndWait(rw http.ResponseWriter, r *http.Request) {
+	rw.Header().Set("Link", strings.Repeat("</a.css>; rel=preload, ", 200)+"</a.css>; rel=preload")
+	rw.WriteHeader(http.StatusEarlyHints)
+	<-r.Context().Done()
+	w.gone <- r.URL.Path
 }
 
 const page = `<p id=p>by nothing<script>

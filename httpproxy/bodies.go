@@ -30,8 +30,9 @@ func (s *session) interim(n int) error {
 	if pass {
 		s.out = s.appendResponse(s.outgoing())
 		out, err := s.headToClient(s.out)
-		if err == nil {
-			err = s.toClient(out)
+		if err == nil && s.stream == nil {
+			_ = s.client.conn.SetWriteDeadline(s.within())
+			err = s.writeInterim(out)
 		}
 		if err != nil {
 			return err
@@ -39,6 +40,20 @@ func (s *session) interim(n int) error {
 	}
 	s.server.take(n)
 	return nil
+}
+
+// writeInterim writes an interim response to a client of HTTP/1.1 by its write deadline. If the exchange's time ends meanwhile, an answer still follows what the
+// client has got of it, so what is missing is kept.
+func (s *session) writeInterim(p []byte) error {
+	n, err := s.client.conn.Write(p)
+	s.count(0, n)
+	if err == nil {
+		return nil
+	}
+	if n > 0 {
+		s.ex.unsent = bytes.Clone(p[n:])
+	}
+	return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
 }
 
 // headToClient sends a head if the client's stream takes heads as fields, as HTTP/2 does. Otherwise it returns the head
@@ -86,23 +101,23 @@ func (s *session) proceed() error {
 	}
 	x.clientContinues = true
 	_ = s.client.conn.SetWriteDeadline(s.within())
-	if err := s.sayContinue(); err != nil {
-		return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
-	}
-	return nil
+	return s.sayContinue()
 }
 
 // sayContinue sends 100 Continue.
 func (s *session) sayContinue() error {
-	if st := s.stream; st != nil {
-		if err := st.sendHead(http.StatusContinue, appendStatus(nil, http.StatusContinue), 0); err != nil {
-			return err
-		}
-		return st.flush()
+	st := s.stream
+	if st == nil {
+		return s.writeInterim([]byte("HTTP/1.1 100 Continue\r\n\r\n"))
 	}
-	n, err := s.client.conn.Write([]byte("HTTP/1.1 100 Continue\r\n\r\n"))
-	s.count(0, n)
-	return err
+	err := st.sendHead(http.StatusContinue, appendStatus(nil, http.StatusContinue), 0)
+	if err == nil {
+		err = st.flush()
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
+	}
+	return nil
 }
 
 // beginResponse returns the head of the final response for the client.

@@ -45,6 +45,9 @@ type carried struct {
 	small      [1]byte
 
 	came time.Time // when the request's head did
+	// writeBy is the write deadline, torn: it has passed while an interim head was written. The mutex guards them.
+	writeBy time.Time
+	torn    bool
 	// tunnels: it carries the data of another protocol, unframed; see switchTo.
 	tunnels bool
 }
@@ -316,7 +319,10 @@ func (st *carried) SetReadDeadline(t time.Time) error {
 
 // SetWriteDeadline implements net.Conn.
 func (st *carried) SetWriteDeadline(t time.Time) error {
-	return st.deadline(st.control.SetWriteDeadline, t)
+	return st.deadline(func(t time.Time) error {
+		st.writeBy = t
+		return st.control.SetWriteDeadline(t)
+	}, t)
 }
 
 // deadline sets a deadline, unless end has set the last one.
@@ -353,15 +359,37 @@ func (st *carried) sendHead(status int, _ []byte, length int64) error {
 	}
 	st.frame(status, length)
 	if status < 200 {
-		st.w.WriteHeader(status)
-		clear(st.w.Header())
-		return nil
+		return st.writeInterim(status)
 	}
 	st.writeHead(status)
 	if length == 0 {
 		return st.sendData(nil, true)
 	}
 	return nil
+}
+
+// writeInterim writes an interim head. A Carrier does not tell whether all of it was written, so nothing follows one whose write the
+// deadline may have ended: the client gets a reset.
+func (st *carried) writeInterim(status int) error {
+	defer clear(st.w.Header())
+	if st.late() {
+		return os.ErrDeadlineExceeded
+	}
+	st.w.WriteHeader(status)
+	if !st.late() {
+		return nil
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.torn = true
+	return os.ErrDeadlineExceeded
+}
+
+// late reports whether the write deadline has passed.
+func (st *carried) late() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return !st.writeBy.IsZero() && !time.Now().Before(st.writeBy)
 }
 
 // writeHead writes a final head. The Carrier must not add fields that the response does not have.
@@ -391,10 +419,13 @@ func (st *carried) cutOff(err error) {
 	}
 }
 
-// endError returns why the request has ended.
+// endError returns why the request has ended, or why nothing more can be sent.
 func (st *carried) endError() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	if st.err == nil && st.torn {
+		return os.ErrDeadlineExceeded
+	}
 	return st.err
 }
 

@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -45,6 +46,8 @@ type clientStream interface {
 	// whole reports whether the request is complete and has no trailers, the size of its content, and whether the session has
 	// read all of it.
 	whole() (content int64, come, read bool)
+	// killed reports whether an operator has ended the request.
+	killed() bool
 	// cutOff ends the request for its client by a reset, unless both sides have ended it. It does not wait.
 	cutOff(err error)
 	// uses sets the connection to close when the client gives up the request; false = the client has, and c is not closed.
@@ -123,6 +126,12 @@ func (c *clientSide) leasing(s *session) context.Context {
 	}
 	w.s = s
 	return w.leases
+}
+
+func (c *clientSide) killed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Is(c.err, errKilled)
 }
 
 // Ended reports whether the client no longer wants the answer.

@@ -3,12 +3,14 @@ package httpproxy
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool/httppool"
 )
 
 // about is the entry of a connection or stream in the register of sessions. Its mutex is held for a few instructions.
@@ -168,6 +170,19 @@ func describeStreams[N uint32 | uint64, S any](all []listener.Info, base listene
 }
 
 var errKilled = errors.New("an operator has ended it")
+
+// killed reports whether an operator has ended the request, or its connection.
+func (s *session) killed() bool {
+	return s.lc.Killed() || s.stream != nil && s.stream.killed()
+}
+
+// byKill returns the error of a request that its client seems to have given up, but an operator has ended.
+func (s *session) byKill(err error) error {
+	if err == nil || errors.Is(err, errKilled) || reasonOf(err) != listener.ReasonClientGone || !s.killed() {
+		return err
+	}
+	return fmt.Errorf("%w: %w", httppool.ErrClientGone, errKilled)
+}
 
 // Kill implements listener.Session.
 func (h *http2) Kill(stream uint64) bool {

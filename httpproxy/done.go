@@ -39,14 +39,16 @@ func (p *Proxy) done(r *http.Request, t *target, user string, res httppool.Resul
 	p.srv.Access(r.Context(), attrs...)
 }
 
-// failed counts and logs a failure: as a warning if the server caused it, as information if the client did.
+// failed counts and logs a failure: as a warning if the server caused it, as information if the client or an operator did.
 func (p *Proxy) failed(r *http.Request, upstream string, res httppool.Result) {
-	reason := reasonOf(res.Err)
-	level := slog.LevelWarn
-	if reason == listener.ReasonClientGone {
+	reason, level, note := reasonOf(res.Err), slog.LevelWarn, p.srv.Report
+	switch reason {
+	case listener.ReasonClientGone:
 		level = slog.LevelInfo
+	case listener.ReasonKilled: // it is counted when the operator ends the request or its connection
+		level, note = slog.LevelInfo, p.srv.LogLimited
 	}
-	p.srv.Report(reason, level, "request failed", "client", r.RemoteAddr,
+	note(reason, level, "request failed", "client", r.RemoteAddr,
 		"method", r.Method, "path", r.URL.Path, "status", res.Status, "upstream", upstream, "endpoint", res.Endpoint,
 		"error", res.Err)
 }
@@ -54,6 +56,8 @@ func (p *Proxy) failed(r *http.Request, upstream string, res httppool.Result) {
 // reasonOf returns the reason under which an error is counted.
 func reasonOf(err error) string {
 	switch {
+	case errors.Is(err, errKilled):
+		return listener.ReasonKilled
 	case errors.Is(err, httppool.ErrMalformedResponse), errors.Is(err, httppool.ErrInvalidRequest):
 		return listener.ReasonProtocol
 	case errors.Is(err, httppool.ErrServerGone):

@@ -21,6 +21,7 @@ import (
 // finish answers the request if it has failed, logs it, and prepares for the next one; false ends the session.
 func (s *session) finish(err error) bool {
 	x := &s.ex
+	err = s.byKill(err)
 	x.result.Err = err
 	if err != nil {
 		s.failed(err)
@@ -185,7 +186,7 @@ func (s *session) refuseHead(err error) {
 func (s *session) headFailed(err error) {
 	reason, why := listener.ReasonClientGone, "the client ended in the middle of a head"
 	switch {
-	case s.ctx.Err() == nil && !s.lc.Attach(s.entry): // which is counted already
+	case s.killed(): // which is counted already
 		reason, why = listener.ReasonKilled, "ended in the middle of a head"
 	case isTLSFailure(err):
 		reason = listener.ReasonTLS
@@ -205,15 +206,15 @@ func (s *session) reply(a *answer, by time.Time) error {
 	if s.stream != nil {
 		return a.replyBy(s.stream)
 	}
-	n, err := s.client.conn.Write(a.bytes())
+	n, err := s.client.conn.Write(append(s.ex.unsent, a.bytes()...))
 	s.count(0, n)
 	return err
 }
 
-// Bounds of bye: its time, and how much it reads.
+// Bounds of lingeringClose: its time, and how much it reads. A fast client sends some MiB before it looks at the answer.
 const (
 	lingerTime  = time.Second
-	lingerReads = 64
+	lingerBytes = 16 << 20
 )
 
 // lingeringClose lets the client read the answer before the connection closes: closing a socket with unread input resets the
@@ -232,11 +233,13 @@ func (s *stream) lingeringClose() {
 	}
 	s.drop()
 	_ = s.conn.SetReadDeadline(time.Now().Add(lingerTime))
-	for range lingerReads {
-		if _, err := s.fill(); err != nil {
+	for left := lingerBytes; left > 0; {
+		n, err := s.fill()
+		if err != nil {
 			return
 		}
 		s.drop()
+		left -= n
 	}
 }
 

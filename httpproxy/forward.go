@@ -62,6 +62,7 @@ type exchange struct {
 	trace        *trace        // nil = not traced
 	first        time.Duration // time from the request to the head of its response; 0 = none yet, or no log wants it
 	tunnel       *tunnel       // the upgrade that the request asks for; nil = none
+	unsent       []byte        // what an HTTP/1.1 client has not got of an interim response; see writeInterim
 	rest         resting       // of the session while the answer pauses
 
 	// Fields of a few bytes are together, as there may be very many sessions.
@@ -627,10 +628,10 @@ func (s *session) endLease() error {
 	return nil
 }
 
-// lateWrite reports whether the error is that of a write to the client that ended with the exchange's time. Of an interim response
-// only a stream has sent all or nothing, so that an answer can follow.
+// lateWrite reports whether the error is that of a write to the client that ended with the exchange's time. An answer can follow an interim
+// response, see writeInterim.
 func (s *session) lateWrite(err error) bool {
-	return (s.ex.wrote || s.stream != nil) && s.ex.late() && errors.Is(err, os.ErrDeadlineExceeded)
+	return s.ex.late() && errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // fail ends the lease after an error, unless the request is sent again on it, and returns the error to report.
@@ -677,7 +678,7 @@ func (s *session) fail(step string, err error) error {
 		blame = lost.Blames()
 		err = httppool.ServerFailure(err)
 	}
-	failed := &httppool.Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.result.Reused, Err: err}
+	failed := &httppool.Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.result.Reused, Err: s.byKill(err)}
 	if x.trace != nil {
 		x.endTry(time.Now(), 0, reasonOf(failed))
 	}

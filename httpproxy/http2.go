@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
@@ -550,7 +551,7 @@ func (h *http2) stray(id uint32, ends bool) error {
 func (h *http2) open(id uint32, ends bool) error {
 	b := &h.head
 	if b.bad {
-		return h.refuse(id, codeProtocol, ends)
+		return h.refuseMalformed(id, ends)
 	}
 	st := h.newStream(id, ends)
 	if b.large {
@@ -559,11 +560,11 @@ func (h *http2) open(id uint32, ends bool) error {
 	s := sessions.Get().(*session)
 	if !b.request(&s.req, &s.reqText, ends) {
 		s.recycle()
-		return h.refuse(id, codeProtocol, ends)
+		return h.refuseMalformed(id, ends)
 	}
 	if !h.mayOpen(st) {
 		s.recycle()
-		return h.refuse(id, codeRefused, ends)
+		return h.refuseMore(id, ends)
 	}
 	h.fibers.Add(1)
 	st.begin(s)
@@ -647,14 +648,28 @@ func (st *h2Stream) deactivate() {
 	}
 }
 
-// refuse resets a stream.
-func (h *http2) refuse(id uint32, code h2Code, ended bool) error {
-	if code == codeProtocol {
-		h.p.noteRefused(h.lc, listener.ReasonProtocol)
-		h.logUnread(0, listener.ReasonProtocol, "the head is malformed")
+// refuseMalformed resets a stream whose head is malformed.
+func (h *http2) refuseMalformed(id uint32, ended bool) error {
+	h.p.noteRefused(h.lc, listener.ReasonProtocol)
+	h.logUnread(0, listener.ReasonProtocol, "the head is malformed")
+	return h.refuse(id, codeProtocol, ended)
+}
+
+// refuseMore resets a stream that may not open. When the connection ends, that is no error: the client sends the request again.
+func (h *http2) refuseMore(id uint32, ended bool) error {
+	over := false
+	h.locked(func() { over = h.closing || h.err != nil })
+	if over {
+		h.logUnread(0, "", "the connection ends")
 	} else {
-		h.logUnread(0, listener.ReasonRejected, "too many requests at once, or the connection ends")
+		h.p.srv.Report(listener.ReasonRejected, slog.LevelInfo, "request refused: the client sends too many at once", "client", h.lc.RemoteAddr().String())
+		h.logUnread(0, listener.ReasonRejected, "too many requests at once")
 	}
+	return h.refuse(id, codeRefused, ended)
+}
+
+// refuse resets a stream that has not begun.
+func (h *http2) refuse(id uint32, code h2Code, ended bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !ended {

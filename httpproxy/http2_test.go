@@ -495,6 +495,7 @@ func TestHTTP2MaxStreams(t *testing.T) {
 	if got := h.outcome(5); got != "reset REFUSED_STREAM" {
 		t.Errorf("got %q", got)
 	}
+	wantError(t, p, "rejected")
 	close(hold)
 	if got := h.outcome(3); !strings.HasPrefix(got, "200") {
 		t.Errorf("got %q", got)
@@ -527,6 +528,9 @@ func TestHTTP2Drain(t *testing.T) {
 	busy.ask(3, true, plainGet...)
 	if got := busy.outcome(3); got != "reset REFUSED_STREAM" {
 		t.Errorf("a stream after GOAWAY: %q", got)
+	}
+	if e := p.Stats().Errors; len(e) > 0 {
+		t.Errorf("errors: %v, want none: the client sends the request again", e)
 	}
 	close(hold)
 	if got := busy.outcome(1); got != "200 ok" {

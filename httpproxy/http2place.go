@@ -375,6 +375,8 @@ func (st *h2Place) refuses() (bool, error) {
 		return true, errServerReset
 	case st.cut:
 		return true, nil
+	case st.err == nil && st.c.sendErr != nil:
+		return true, lost(st.c.sendErr)
 	}
 	return st.err != nil, st.err
 }

@@ -88,6 +88,8 @@ type h2Server struct {
 	closing        bool       // no more streams may begin
 	goAwayReceived bool       // because the server sent GOAWAY
 	lastOut        bool       // nothing is sent after out
+	sendErr        error      // why nothing more can be sent; nil = it can
+	hearBy         time.Time  // with sendErr: when the reader stops
 	err            error
 }
 
@@ -272,7 +274,7 @@ func (c *h2Server) write() {
 		c.out, c.controls = nil, 0
 		err := c.send(out)
 		if err != nil {
-			c.broken(err)
+			c.unsendable(err)
 		}
 		if err != nil || c.lastOut && len(c.out) == 0 {
 			c.lastOut, c.out = true, nil
@@ -280,6 +282,19 @@ func (c *h2Server) write() {
 		}
 		c.wakeWriters()
 	}
+}
+
+// unsendable ends the sending after an error. A server that has answered and closed its connection may have said more than the
+// reader has read: these answers count, and a GOAWAY tells which requests can be sent again. mu is held.
+func (c *h2Server) unsendable(err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) { // the server lives, and the reader is up to date
+		c.broken(err)
+		return
+	}
+	c.sendErr, c.hearBy = err, time.Now().Add(lingerTime)
+	c.closing = true
+	c.wakeWriters()
+	c.checkNow()
 }
 
 // send sends out. mu is held, and released meanwhile.
@@ -376,6 +391,10 @@ func (c *h2Server) nextCheck(now, limit time.Time) (time.Time, error) {
 	switch {
 	case c.err != nil:
 		return limit, c.err
+	case c.sendErr != nil && !now.Before(c.hearBy):
+		return limit, c.sendErr
+	case c.sendErr != nil && len(c.streams) > 0:
+		return c.hearBy, nil
 	case !limit.IsZero() && !now.Before(limit):
 		return limit, os.ErrDeadlineExceeded
 	case !limit.IsZero():

@@ -322,3 +322,52 @@ func TestKillFreesTheUpstream(t *testing.T) {
 		})
 	}
 }
+
+// TestKillInFlight: a request that an operator ends, or whose connection, is logged and counted as killed, and not as given up by its client.
+func TestKillInFlight(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/begun" {
+			_, _ = io.WriteString(w, "a part")
+			_ = http.NewResponseController(w).Flush()
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	})
+	http1 := func(request string) func(*testing.T, running) {
+		return func(t *testing.T, p running) {
+			c, _ := dialRaw(t, p.addr)
+			_, _ = io.WriteString(c, request)
+		}
+	}
+	http2 := func(t *testing.T, p running) {
+		dialH2(t, p.addr).ask(1, true, plainGet...)
+	}
+	for name, c := range map[string]struct {
+		ask   func(*testing.T, running)
+		whole bool // end the connection, and not its stream
+	}{
+		"HTTP/1.1":    {ask: http1(getRoot)},
+		"answer":      {ask: http1("GET /begun HTTP/1.1\r\nHost: a\r\n\r\n")},
+		"half a body": {ask: http1("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc")},
+		"stream":      {ask: http2},
+		"connection":  {ask: http2, whole: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lines := &logLines{t: t}
+			cfg := routeTo(newUpstream(t, backend))
+			cfg.AccessLog = &httpproxy.AccessLog{To: lines}
+			p := startProxy(t, cfg)
+			c.ask(t, p)
+			s := sessionOf(t, p, func(s listener.Info) bool { return s.Endpoint != "" })
+			id, stream, _ := listener.ParseID(s.ID)
+			if c.whole {
+				stream = 0
+			}
+			if !p.Kill(id, stream) {
+				t.Errorf("%+v cannot be ended", s)
+			}
+			wantFields(t, lines.fields(), map[string]any{"reason": "killed"})
+			wantError(t, p, listener.ReasonKilled)
+		})
+	}
+}

@@ -129,30 +129,41 @@ func (s *session) upload(up *uploading) error {
 	}
 	up.n += n
 	s.copyBody(ahead[:n])
-	if s.smallBody(up) || s.ex.copied.wants() {
-		return s.uploadKept(up, s.req.Length-n)
+	left, keep := s.req.Length-n, int64(0)
+	switch {
+	case s.smallBody(up) || s.ex.copied.wants():
+		keep = left
+	case up.mayKeep && s.place() != nil: // what most HTTP/2 servers can be sent of a request before they process it
+		keep = maxKept - n
 	}
-	return s.uploadContent(up, s.req.Length-n, true)
+	left, err := s.uploadKept(up, left, keep)
+	if err != nil || left == 0 {
+		return err
+	}
+	up.in.release()
+	return s.uploadContent(up, left, true)
 }
 
-// uploadKept is uploadContent for a small body, which is kept so that it can be sent again.
-func (s *session) uploadKept(up *uploading, left int64) error {
-	for left > 0 {
+// uploadKept is uploadContent for the first bytes of a body, at least as many as keep says, which are kept so that they can be sent again.
+// It returns how many are left.
+func (s *session) uploadKept(up *uploading, left, keep int64) (int64, error) {
+	for left > 0 && (keep > 0 || len(up.in.bytes()) > 0) {
 		if len(up.in.bytes()) == 0 {
 			if err := s.moreBody(up, func() (int, error) { return s.fillKept(up) }); err != nil {
-				return err
+				return left, err
 			}
 		}
 		piece := up.in.upTo(int(left))
 		left -= int64(len(piece))
+		keep -= int64(len(piece))
 		up.in.take(len(piece)) // its bytes stay until the next read
 		if err := s.toServer(up, piece, left == 0); err != nil {
-			return err
+			return left, err
 		}
 		up.n += int64(len(piece))
 		s.copyBody(piece)
 	}
-	return nil
+	return left, nil
 }
 
 // uploadContent moves the next left bytes of content from the client to the server. last says that nothing of the

@@ -28,6 +28,7 @@ type Conn struct { // 80 bytes, a size class of the allocator, because there may
 // Flags of a Conn.
 const (
 	connClosed        uint32 = 1 << iota
+	connKilled               // by an operator; with connClosed
 	connAccepted             // returned by netListener.Accept; the session ends when the connection is closed
 	connServing              // a session runs on it; set under Server.mu
 	connSuspended            // the session is suspended, or about to return; set by its goroutine or fiber
@@ -205,17 +206,11 @@ func (c *Conn) Detach() (conn net.Conn, ahead []byte, err error) { return c.sour
 
 // Close closes the connection, once; later calls do nothing and return nil.
 func (c *Conn) Close() error {
-	_, err := c.close()
-	return err
-}
-
-// close is Close. open reports whether the connection was open.
-func (c *Conn) close() (open bool, err error) {
 	was := c.flags.Or(connClosed)
 	if was&connClosed != 0 {
-		return false, nil
+		return nil
 	}
-	return true, c.finishClose(was)
+	return c.finishClose(was)
 }
 
 // finishClose closes the accepted connection, after connClosed was added to the flags, which were was before.

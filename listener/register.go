@@ -199,7 +199,7 @@ func (s *Server) kill(c *Conn, stream uint64) bool {
 	s.mu.Lock()
 	session, was := c.session, connClosed
 	if session == nil && stream == 0 {
-		was = c.flags.Or(connClosed) // under mu, because of Attach
+		was = c.flags.Or(connClosed | connKilled) // under mu, because of Attach
 	}
 	s.mu.Unlock()
 	switch {
@@ -217,9 +217,18 @@ func (s *Server) kill(c *Conn, stream uint64) bool {
 // KillConn closes a connection of s and counts it as killed; implementations of Session.Kill call
 // it. It reports whether the connection was open.
 func (s *Server) KillConn(c *Conn) bool {
-	open, _ := c.close()
-	if open {
-		s.CountError(ReasonKilled)
+	for {
+		was := c.flags.Load()
+		if was&connClosed != 0 {
+			return false
+		}
+		if c.flags.CompareAndSwap(was, was|connClosed|connKilled) {
+			_ = c.finishClose(was)
+			s.CountError(ReasonKilled)
+			return true
+		}
 	}
-	return open
 }
+
+// Killed reports whether an operator has ended the connection, which is counted already.
+func (c *Conn) Killed() bool { return c.is(connKilled) }
