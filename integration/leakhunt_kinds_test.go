@@ -228,8 +228,9 @@ func objectKinds() []kind {
 		kind{name: "temporary-sequence", leave: queries("create temp sequence t_{k} start {v}"), see: queries("select last_value from t_{k}")},
 		kind{name: "temporary-function", leave: queries("create function pg_temp.f_{k}() returns int language sql as 'select {v}'"),
 			see: queries("select to_regprocedure('pg_temp.f_{k}()') is not null")},
-		// A dropped temporary table still has an effect: temp_buffers cannot be changed any more.
-		kind{name: "temporary-buffers", leave: queries("create temp table t_{k} as select {v} as n", "drop table t_{k}"), see: queries("set temp_buffers = '9MB'")},
+		// A dropped temporary table still has an effect: temp_buffers cannot be changed any more. The last query waits for the gateway's check
+		// after DROP: a client whose server connection is killed before the end of that check gets an error, and one after it a new connection.
+		kind{name: "temporary-buffers", leave: queries("create temp table t_{k} as select {v} as n", "drop table t_{k}", "select 1"), see: queries("set temp_buffers = '9MB'")},
 	)
 	kinds = append(kinds, with(kind{group: locks, see: tryLock, settles: true},
 		kind{name: "lock", leave: queries("select pg_try_advisory_lock({n})")},

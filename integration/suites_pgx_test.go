@@ -23,7 +23,7 @@ var pgxSuite = suite{
 	prepare: preparePgx,
 	gateway: startPgxGateway,
 	run: func(t *testing.T, dir string, at place) map[string]string {
-		return runGoTests(t, dir, pgxEnvironment(dir, at))
+		return runGoTests(t, dir, at, pgxEnvironment(dir, at), "TestFatalRxError")
 	},
 }
 
