@@ -3,6 +3,7 @@ package upstream_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ func TestPauseEndsWithItsLimit(t *testing.T) {
 		Settings: upstream.Settings{Endpoints: []upstream.Endpoint{{Address: "a:1"}, {Address: "b:1"}, {Address: "c:1"}}},
 		Open:     func(context.Context, string) (int, error) { return 1, nil },
 		Close:    func(int) {},
+		Logger:   slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
