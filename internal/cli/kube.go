@@ -49,7 +49,13 @@ func kube(e env, args []string) int {
 		_, _ = fmt.Fprintln(e.stderr, "headpond kube:", err)
 		return exitProblem
 	}
-	if *out == string(os.PathSeparator) && o.Image == "" {
+	onNode := *out == string(os.PathSeparator)
+	if onNode {
+		for _, err := range o.Missing() {
+			_, _ = fmt.Fprintln(e.stderr, "headpond kube: warning:", err)
+		}
+	}
+	if onNode && o.Image == "" {
 		_, _ = fmt.Fprintln(e.stdout, "now: systemctl daemon-reload && systemctl enable headpond && systemctl reload-or-restart headpond, then restart kubelet and kube-proxy")
 	}
 	return exitOK

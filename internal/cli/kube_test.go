@@ -63,6 +63,19 @@ func TestKubeConfigurationIsGood(t *testing.T) {
 	}
 }
 
+// TestKubeWarnsOfMissingFiles: the files of a node may be written before its credentials are there, which must be seen.
+func TestKubeWarnsOfMissingFiles(t *testing.T) {
+	dir, line := kubeNode(t)
+	line = append(line, "-force", "-ca", dir+"/gone.crt", "-token-file", dir+"/token")
+	want := "headpond kube: warning: -ca: the gateway needs this file: stat " + dir + "/gone.crt: no such file or directory\n"
+	if code, _, stderr := execute(append(line, "-out", "/")...); code != 0 || stderr != want {
+		t.Errorf("exit %d, %q, want %q", code, stderr, want)
+	}
+	if code, _, stderr := execute(append(line, "-out", t.TempDir())...); code != 0 || stderr != "" {
+		t.Errorf("for another node: exit %d, %q", code, stderr)
+	}
+}
+
 func TestKubeErrors(t *testing.T) {
 	_, line := kubeNode(t)
 	for flags, want := range map[string]struct {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -49,6 +50,22 @@ var errNoServers = errors.New("-servers: want the addresses of the API servers, 
 
 // follows reports whether the gateway follows the cluster's list.
 func (o *Options) follows() bool { return o.Kubeconfig+o.TokenFile+o.Cert != "" }
+
+// Missing returns an error for each file that the gateway reads on this node and that is not there yet.
+func (o *Options) Missing() []error {
+	var missing []error
+	for _, f := range []struct{ flag, path string }{
+		{"ca", o.CA}, {"kubeconfig", o.Kubeconfig}, {"token-file", o.TokenFile}, {"cert", o.Cert}, {"key", o.Key},
+	} {
+		if f.path == "" {
+			continue
+		}
+		if _, err := os.Stat(f.path); err != nil {
+			missing = append(missing, fmt.Errorf("-%s: the gateway needs this file: %w", f.flag, err))
+		}
+	}
+	return missing
+}
 
 // check sets defaults, and returns the problems of the options.
 func (o *Options) check() error {
