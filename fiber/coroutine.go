@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"slices"
+
+	"github.com/headpond/headpond/internal/goroutine"
 )
 
 // coroutine is a fiber. It runs on its loop's thread, between resume and park. All fields belong to
@@ -79,7 +81,7 @@ func (l *loop) launch(fn func()) {
 func (f *coroutine) runFunctions(yield func(struct{}) bool) {
 	l := f.loop
 	f.yield = yield
-	f.g = getg()
+	f.g = goroutine.ID()
 	l.running.Store(f.g)
 	for {
 		f.runFunction()
@@ -181,14 +183,14 @@ func (l *loop) resume(f *coroutine) {
 
 // isCaller reports whether the caller runs on l: as a fiber, or as the loop itself.
 func (l *loop) isCaller() bool {
-	g := getg()
+	g := goroutine.ID()
 	return l.running.Load() == g || l.self == g
 }
 
 // currentFiber returns the calling fiber, nil on a goroutine.
 func currentFiber() *coroutine {
 	if all := allLoops.Load(); all != nil {
-		g := getg()
+		g := goroutine.ID()
 		for _, l := range *all {
 			if l.running.Load() == g {
 				return l.current

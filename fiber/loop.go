@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headpond/headpond/internal/goroutine"
 )
 
 // poller is a loop's interface to the kernel: readiness or completion of its connections'
@@ -171,7 +173,7 @@ func (e *Engine) start(kind Kind) (*loop, error) {
 func (l *loop) run(kind Kind, ready chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the loop
 	defer close(l.ended)
-	l.self, l.thread = getg(), threadID()
+	l.self, l.thread = goroutine.ID(), threadID()
 	l.table.put(l) // wakeSlot
 	var err error
 	if l.poller, l.lacks, err = newPoller(l, kind); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+
+	"github.com/headpond/headpond/internal/goroutine"
 )
 
 // Parker lets a fiber wait until another goroutine or fiber calls Unpark, without holding its loop.
@@ -38,7 +40,7 @@ func (p *Parker) Affinity() int { return p.affinity }
 // isOwnedByCaller reports whether p belongs to the calling fiber. It only reads the state of p's own loop.
 func (p *Parker) isOwnedByCaller() bool {
 	l := p.fiber.loop
-	return l.running.Load() == getg() && l.current == p.fiber
+	return l.running.Load() == goroutine.ID() && l.current == p.fiber
 }
 
 // Park waits until Unpark is called, or returns at once if it was called before; it returns nil once for each Unpark.

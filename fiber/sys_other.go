@@ -57,7 +57,6 @@ func mapMemory(size int) ([]byte, error) { return make([]byte, size), nil }
 func releaseMemory([]byte)               {}
 func unmapMemory([]byte)                 {}
 
-func getg() uintptr             { return 0 }
 func threadID() int             { return 0 }
 func cpuTime(int) time.Duration { return 0 }
 func asleep(int) bool           { return false }

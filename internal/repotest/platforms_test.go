@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 )
@@ -20,10 +21,12 @@ import (
 // "darwin/arm64 windows/amd64", which `make test` sets; without it, for none. Nothing is compiled: SQLite alone would take a minute each. Function
 // bodies are checked in our packages only.
 func TestOtherPlatforms(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // all of it is garbage soon: half of the time went into its collection
+	parsed := parsedFiles{fset: token.NewFileSet(), files: map[string]*ast.File{}}
 	for _, platform := range strings.Fields(os.Getenv("PLATFORMS")) {
 		t.Run(platform, func(t *testing.T) {
 			system, arch, _ := strings.Cut(platform, "/")
-			c := typeChecker{arch: arch, fset: token.NewFileSet(), checked: map[string]*types.Package{"unsafe": types.Unsafe}}
+			c := typeChecker{arch: arch, parsed: parsed, checked: map[string]*types.Package{"unsafe": types.Unsafe}}
 			for _, p := range listPackages(t, system, arch) {
 				if err := c.check(p); err != nil {
 					t.Errorf("%s: %v", p.ImportPath, err)
@@ -69,10 +72,34 @@ func listPackages(t *testing.T, system, arch string) (list []listedPackage) {
 	}
 }
 
+// parsedFiles are the files that were parsed, by name. Most are those of several platforms.
+type parsedFiles struct {
+	fset  *token.FileSet
+	files map[string]*ast.File
+}
+
+// parse returns a file, with empty function bodies unless they are asked for.
+func (p parsedFiles) parse(name string, bodies bool) (*ast.File, error) {
+	if f := p.files[name]; f != nil {
+		return f, nil
+	}
+	f, err := parser.ParseFile(p.fset, name, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range f.Decls {
+		if d, ok := d.(*ast.FuncDecl); ok && d.Body != nil && !bodies {
+			d.Body = new(ast.BlockStmt)
+		}
+	}
+	p.files[name] = f
+	return f, nil
+}
+
 // typeChecker checks the packages of one platform.
 type typeChecker struct {
 	arch    string
-	fset    *token.FileSet
+	parsed  parsedFiles
 	checked map[string]*types.Package // by the import path of go list
 }
 
@@ -86,9 +113,10 @@ func (c *typeChecker) check(p listedPackage) error {
 	if p.Error != nil {
 		return errors.New(p.Error.Err)
 	}
+	ours := p.Module != nil && p.Module.Main
 	var files []*ast.File
 	for _, name := range p.GoFiles {
-		f, err := parser.ParseFile(c.fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+		f, err := c.parsed.parse(filepath.Join(p.Dir, name), ours)
 		if err != nil {
 			return err
 		}
@@ -97,7 +125,7 @@ func (c *typeChecker) check(p listedPackage) error {
 	var found []error
 	cfg := types.Config{
 		// The variant of a package for another's test differs in what it imports, not in its own text.
-		IgnoreFuncBodies: p.Module == nil || !p.Module.Main || p.ForTest != "" && !strings.HasPrefix(p.ImportPath, p.ForTest),
+		IgnoreFuncBodies: !ours || p.ForTest != "" && !strings.HasPrefix(p.ImportPath, p.ForTest),
 		FakeImportC:      true,
 		Sizes:            types.SizesFor("gc", c.arch),
 		Error:            func(err error) { found = append(found, err) },
@@ -115,7 +143,7 @@ func (c *typeChecker) check(p listedPackage) error {
 		cfg.GoVersion = "go" + p.Module.GoVersion
 	}
 	path, _, _ := strings.Cut(p.ImportPath, " ")
-	checked, _ := cfg.Check(path, c.fset, files, nil)
+	checked, _ := cfg.Check(path, c.parsed.fset, files, nil)
 	c.checked[p.ImportPath] = checked
 	return errors.Join(found...)
 }
