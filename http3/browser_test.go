@@ -98,9 +98,9 @@ func (w *world) browse(url string, flags ...string) string {
 		w.t.Fatal("there is no Chromium")
 	}
 	sum := sha256.Sum256(w.leaf().RawSubjectPublicKeyInfo)
-	args := append(flags, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir="+w.t.TempDir(), "--virtual-time-budget=10000",
+	flags = append(flags, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir="+w.t.TempDir(), "--virtual-time-budget=10000",
 		"--host-resolver-rules=MAP localhost 127.0.0.1", "--ignore-certificate-errors-spki-list="+base64.StdEncoding.EncodeToString(sum[:]), "--dump-dom", url)
-	out, err := exec.Command(chromium, args...).CombinedOutput()
+	out, err := exec.Command(chromium, flags...).CombinedOutput()
 	if err != nil {
 		w.t.Errorf("%v\n%s", err, out)
 	}

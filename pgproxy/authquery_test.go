@@ -471,7 +471,7 @@ func TestAuthQueryServerRestarts(t *testing.T) {
 	if got := login(); got != "" {
 		t.Fatalf("SQLSTATE %s", got)
 	}
-	db.Exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'")
+	db.Exec(t, "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'")
 	g.AgeAnswers(10 * time.Second)
 	if got := login(); got != "" {
 		t.Errorf("after its connection was ended: SQLSTATE %s", got)

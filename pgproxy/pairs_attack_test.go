@@ -144,7 +144,7 @@ func TestPairsShowNoSecret(t *testing.T) {
 	g := startPairs(t, db, users, nil)
 	isUser(t, g.login(t, "ada", "ada's secret", "shop"), "ada", "shop")
 	isUser(t, g.login(t, "bob", "bob's secret", "shop"), "bob", "shop")
-	db.Exec(t, "alter role ada password 'x'", "alter role bob password 'x'", "select pg_terminate_backend(pid) from pg_stat_activity where usename in ('ada', 'bob')")
+	db.Exec(t, "alter role ada password 'x'", "alter role bob password 'x'", "select pg_terminate_backend(pid, 60000) from pg_stat_activity where usename in ('ada', 'bob')")
 	_, _ = g.as(t.Context(), t, "ada", "ada's secret", "shop")
 	_, _ = g.as(t.Context(), t, "bob", "bob's secret", "shop")
 	v, err := pgwire.ParseScramVerifier(users["ada"])

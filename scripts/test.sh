@@ -9,7 +9,7 @@
 # a run printed is shown when all have ended, and at last the time and the CPU time that each took. PACKAGES come from go's cache if
 # they may; the rest does not, for the cache does not know the engine, nor that integration builds the gateway.
 set -eu
-: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=pgproxy httpproxy tcpproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${COMPILED:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}" "${SHARES:=2}" "${FIRST:=^$}"
+: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=pgproxy httpproxy tcpproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${ASSEMBLED:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}" "${SHARES:=2}" "${FIRST:=^$}"
 : "${SLOTS:=$(($(getconf _NPROCESSORS_ONLN) * 2 + 2))}"
 # Only the race detector needs cgo. All else is compiled without it, as the released program is, so that nothing is compiled twice.
 export CGO_ENABLED=0 PLATFORMS
@@ -75,14 +75,12 @@ unraced() {
 	"$GO" test -vet=off -timeout 10m -run "^($(unracedNames .))\$|Alloc" $(unracedFiles . | sed 's|/[^/]*$||' | sort -u)
 }
 
-# platforms checks the types of everything for PLATFORMS, and vets and compiles fiber, which has assembly, for COMPILED; and it vets for this
-# platform the tests that have make targets of their own.
+# platforms checks the types of everything for PLATFORMS, and vets and assembles for each what is in assembly.
 platforms() {
-	"$GO" vet -tags kube,suites,blackhole,netns ./integration && "$GO" vet -tags storm ./gateway || return 1
 	"$GO" test -vet=off -count 1 -run '^TestOtherPlatforms$' ./internal/repotest || return 1 # it reads PLATFORMS
-	for p in $COMPILED; do
-		GOOS=${p%/*} GOARCH=${p#*/} "$GO" vet ./fiber/... &&
-			GOOS=${p%/*} GOARCH=${p#*/} "$GO" test -c -o /dev/null ./fiber || { echo "vet for $p has failed"; return 1; }
+	for p in $ASSEMBLED; do
+		GOOS=${p%/*} GOARCH=${p#*/} "$GO" vet ./internal/goroutine &&
+			GOOS=${p%/*} GOARCH=${p#*/} "$GO" build -o /dev/null ./internal/goroutine || { echo "the assembly for $p is wrong"; return 1; }
 	done
 }
 

@@ -18,16 +18,18 @@ import (
 )
 
 // TestOtherPlatforms type-checks all modules that are released, and their tests, for platforms in the variable PLATFORMS, such as
-// "darwin/arm64 windows/amd64", which `make test` sets; without it, for none. Nothing is compiled: SQLite alone would take a minute each. Function
-// bodies are checked in our packages only.
+// "darwin/arm64 windows/amd64", which `make test` sets; without it, for none. A platform with build tags, "linux/amd64/kube,storm", is for the
+// tests that have make targets of their own, and those of all modules are checked. Nothing is compiled: SQLite alone would take a minute each.
+// Function bodies are checked in our packages only.
 func TestOtherPlatforms(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // all of it is garbage soon: half of the time went into its collection
 	parsed := parsedFiles{fset: token.NewFileSet(), files: map[string]*ast.File{}}
 	for _, platform := range strings.Fields(os.Getenv("PLATFORMS")) {
 		t.Run(platform, func(t *testing.T) {
 			system, arch, _ := strings.Cut(platform, "/")
+			arch, tags, _ := strings.Cut(arch, "/")
 			c := typeChecker{arch: arch, parsed: parsed, checked: map[string]*types.Package{"unsafe": types.Unsafe}}
-			for _, p := range listPackages(t, system, arch) {
+			for _, p := range listPackages(t, system, arch, tags) {
 				if err := c.check(p); err != nil {
 					t.Errorf("%s: %v", p.ImportPath, err)
 				}
@@ -48,11 +50,15 @@ type listedPackage struct {
 	Error *struct{ Err string }
 }
 
-// listPackages returns the packages of the released modules, their tests and all that these import, which comes first.
-func listPackages(t *testing.T, system, arch string) (list []listedPackage) {
+// listPackages returns the packages of the released modules, with tags those of all modules, their tests and all that these import, which
+// comes first.
+func listPackages(t *testing.T, system, arch, tags string) (list []listedPackage) {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-deps", "-test", "-json=ImportPath,Dir,ForTest,GoFiles,ImportMap,Module,Error",
+	cmd := exec.Command("go", "list", "-e", "-deps", "-test", "-tags="+tags, "-json=ImportPath,Dir,ForTest,GoFiles,ImportMap,Module,Error",
 		"./...", "./acme/...", "./cmd/routevet/...", "./http3/...", "./peers/...", "./route/ginroute/...", "./tracing/...")
+	if tags != "" {
+		cmd.Args = append(cmd.Args, "./bench/...", "./integration/...")
+	}
 	cmd.Dir, cmd.Stderr = root(t), os.Stderr
 	cmd.Env = append(os.Environ(), "GOOS="+system, "GOARCH="+arch, "CGO_ENABLED=0")
 	out, err := cmd.Output()
