@@ -216,7 +216,7 @@ func (k *knowledge) unreadable() bool { return k.read == nil && k.failed >= fail
 
 // lessWary ends what beWary has begun if readings have failed for a long time. mu is held.
 func (k *knowledge) lessWary(now time.Duration) {
-	if k.wary && (k.unreadable() || k.hiding == 0 && int64(now) >= k.patience) {
+	if k.wary && (k.unreadable() || k.read != nil && k.hiding == 0 && int64(now) >= k.patience) {
 		k.wary = false
 		k.now.Store(k.read)
 	}

@@ -68,7 +68,12 @@ func (m *machine) define(left traces) {
 // endDefinition records that the transaction with such statements is over.
 func (m *machine) endDefinition() {
 	if m.work != nil && m.defines {
-		m.shared.knowledge.defined(m.hides)
+		k := m.shared.knowledge
+		if !m.hides && m.mode == Transaction && k.adds && m.epoch != k.epoch.Load() { // it was judged before DDL that hides calls, perhaps of the same tables
+			m.hides = true
+			k.beginHiding()
+		}
+		k.defined(m.hides)
 		m.defines, m.hides = false, false
 	}
 }
