@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -742,13 +743,14 @@ func (e *Exposer) heard() {
 	e.m.st.reset()
 }
 
-// HoldReading begins a reading of the catalogs; end ends it: it has found what the last one did, or it has failed.
+// HoldReading begins a reading of the catalogs, after one that is under way; end ends it: it has found what the last one did, or it has failed.
 func (b *Postgres) HoldReading() (end func(read bool)) {
 	k := b.tables.knowledge
 	k.next.Store(0)
 	seen, ok := k.begin(clock())
-	if !ok {
-		panic("the catalogs are being read")
+	for ; !ok; seen, ok = k.begin(clock()) {
+		runtime.Gosched()
+		k.next.Store(0)
 	}
 	return func(read bool) {
 		o := outcome{}
