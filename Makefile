@@ -73,8 +73,8 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, pro
 	@sh scripts/test-deps.sh
 
 # Without the tree's path in them, a new clone takes what another has compiled from go's cache, and the results of packages that read
-# no file of the tree. Programs that tests build are compiled likewise. The compiler, not the tests, collects its garbage more seldom: it takes
-# a fifth less processor time, and more memory. gin without its codec of msgpack, which nothing here uses, takes half a minute less.
+# no file of the tree. Programs that tests build are compiled likewise. The compiler, not the tests, collects its garbage more seldom: that
+# takes less processor time, and more memory. gin goes without its codec of msgpack, which nothing here uses and which is long to compile.
 test: export GOFLAGS := $(GOFLAGS) -trimpath -tags=nomsgpack '-toolexec=env GOGC=400'
 # Only the race detector needs cgo, for which scripts/test.sh has it on.
 test: export CGO_ENABLED := 0
