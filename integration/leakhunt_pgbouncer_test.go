@@ -50,7 +50,11 @@ log_disconnections = 0
 // startPgBouncer starts a PgBouncer with a configuration file, and waits until it listens at an address.
 func startPgBouncer(t testing.TB, file, addr string) {
 	t.Helper()
-	cmd := exec.Command("pgbouncer", file)
+	program := pgBouncer()
+	if program == "" {
+		t.Fatal("this test needs PgBouncer (install the package pgbouncer)")
+	}
+	cmd := exec.Command(program, file)
 	if os.Getuid() == 0 { // it refuses to run as root
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody(t)}
 	}
@@ -65,6 +69,16 @@ func startPgBouncer(t testing.TB, file, addr string) {
 		}
 		return err
 	})
+}
+
+// pgBouncer returns the installed PgBouncer, "" without one.
+func pgBouncer() string {
+	for _, program := range []string{"pgbouncer", "/usr/sbin/pgbouncer"} {
+		if path, err := exec.LookPath(program); err == nil {
+			return path
+		}
+	}
+	return ""
 }
 
 func nobody(t testing.TB) *syscall.Credential {
@@ -83,7 +97,7 @@ func nobody(t testing.TB) *syscall.Credential {
 
 // pgBouncerVersion returns PgBouncer's name in the table, such as "PgBouncer 1.18".
 func pgBouncerVersion() string {
-	out, err := exec.Command("pgbouncer", "--version").Output()
+	out, err := exec.Command(pgBouncer(), "--version").Output()
 	line, _, _ := strings.Cut(string(out), "\n")
 	if err != nil || !strings.HasPrefix(line, "PgBouncer ") {
 		return ""

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -141,10 +140,6 @@ func (h *hunt) startTargets() {
 		target.kill = killSession(g.admin)
 	}
 	if !*huntAll {
-		return
-	}
-	if _, err := exec.LookPath("pgbouncer"); err != nil {
-		h.t.Logf("no PgBouncer here to compare with: %v", err)
 		return
 	}
 	for _, mode := range []string{"transaction", "session"} {

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what `make test` needs and this machine has not: a PostgreSQL server with psql
-# and pgbench, nginx, HAProxy, MariaDB, Exim, BIND, promtool of Prometheus, a C compiler (for -race), curl, openssl and nc; Python, Node.js, a JDK and Maven, and with them the
+# and pgbench, PgBouncer, nginx, HAProxy, MariaDB, Exim, BIND, promtool of Prometheus, a C compiler (for -race), curl, openssl and nc; Python, Node.js, a JDK and Maven, and with them the
 # clients that integration/clients pins; Chromium too where it is packaged.
 # Does nothing when all is there. Starts no service: the tests run servers of their own.
 set -eu
@@ -38,6 +38,7 @@ has openssl || missing="$missing openssl"
 has nc || missing="$missing nc"
 has nginx || [ -x /usr/sbin/nginx ] || missing="$missing nginx"
 has haproxy || [ -x /usr/sbin/haproxy ] || missing="$missing haproxy"
+has pgbouncer || [ -x /usr/sbin/pgbouncer ] || missing="$missing pgbouncer"
 has promtool || missing="$missing prometheus"
 has mariadb-install-db && has mariadb || missing="$missing mariadb"
 has named || [ -x /usr/sbin/named ] || missing="$missing named"
@@ -115,6 +116,7 @@ install_apt() {
 	[ -z "$pkgs" ] || apt install -y --no-install-recommends $pkgs
 	if lacks nginx; then apt_unstarted nginx-light libnginx-mod-stream; fi
 	if lacks haproxy; then apt_unstarted haproxy; fi
+	if lacks pgbouncer; then apt_unstarted pgbouncer; fi
 	if lacks exim; then apt_unstarted exim4-daemon-light; fi
 	if lacks named; then apt_unstarted bind9; fi
 	if lacks prometheus; then apt_unstarted prometheus; fi
@@ -139,6 +141,7 @@ install_dnf() {
 	if lacks nc; then pkgs="$pkgs nmap-ncat"; fi
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
 	if lacks haproxy; then pkgs="$pkgs haproxy"; fi
+	if lacks pgbouncer; then pkgs="$pkgs pgbouncer"; fi
 	if lacks mariadb; then pkgs="$pkgs mariadb-server mariadb"; fi
 	if lacks exim; then pkgs="$pkgs exim"; fi
 	if lacks named; then pkgs="$pkgs bind"; fi
@@ -160,6 +163,7 @@ install_apk() {
 	if lacks nc; then pkgs="$pkgs netcat-openbsd"; fi
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
 	if lacks haproxy; then pkgs="$pkgs haproxy"; fi
+	if lacks pgbouncer; then pkgs="$pkgs pgbouncer"; fi
 	if lacks mariadb; then pkgs="$pkgs mariadb mariadb-client"; fi
 	if lacks exim; then pkgs="$pkgs exim"; fi
 	if lacks named; then pkgs="$pkgs bind"; fi
@@ -178,6 +182,7 @@ install_brew() {
 	if lacks openssl; then brew install -q openssl; fi
 	if lacks nginx; then brew install -q nginx; fi
 	if lacks haproxy; then brew install -q haproxy; fi
+	if lacks pgbouncer; then brew install -q pgbouncer; fi
 	if lacks mariadb; then brew install -q mariadb; fi
 	if lacks exim; then brew install -q exim; fi
 	if lacks named; then brew install -q bind; fi
