@@ -290,6 +290,15 @@ const checkTimeout = 10 * time.Second
 // exec runs a string of SQL for its effects. It returns the server's error once the server is ready again.
 func (s *server) exec(sql string) error { return s.query(sql, nil) }
 
+// execAgain is exec for a statement that a client's statement_timeout, or a late cancel request, may end: it is executed again then.
+func (s *server) execAgain(sql string) error {
+	err := s.exec(sql)
+	for n := 0; canceled(err) && n < maxAttempts; n++ {
+		err = s.exec(sql)
+	}
+	return err
+}
+
 // query is exec for SQL that returns rows. It calls row, unless that is nil, for each one; the DataRow is valid until
 // row returns.
 func (s *server) query(sql string, row func(*pgwire.DataRow)) error {

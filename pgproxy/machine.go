@@ -142,6 +142,7 @@ type work struct {
 	listing         listing               // of a list of prepared statements that waits
 	reset           bool                  // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
 	restoresAgain   bool                  // session mode: a step of restoreStartup was canceled, by a late cancel request or statement_timeout
+	restores        int                   // how often restoreStartup was canceled, one time after the other
 	resets          bool                  // session mode: a text with RESET, DISCARD or SET … TO DEFAULT may not be answered yet
 	defaults        bool                  // a text of the transaction had SET … TO DEFAULT; in session mode, of the session: any SET may execute it, if it was prepared
 	customs         []string              // names of custom settings in texts since the server connection was leased
@@ -273,7 +274,7 @@ func (m *machine) begin(server *serverState) {
 	m.st.reset()
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
-	m.unnamedNew, m.sweeping, m.reset, m.restoresAgain, m.resets, m.defaults, m.reports = false, false, false, false, false, false, 0
+	m.unnamedNew, m.sweeping, m.reset, m.restoresAgain, m.restores, m.resets, m.defaults, m.reports = false, false, false, false, 0, false, false, 0
 	m.calledBy, m.asking = nil, asking{}
 	m.traces, m.checked, m.listens, m.usesSequences, m.channelsOnly, m.listenUndone, m.settingsReset, m.sequencesDiscarded = 0, 0, false, false, false, false, false, false
 	m.selecting, m.draws, m.reads = false, 0, false

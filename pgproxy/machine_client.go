@@ -26,7 +26,7 @@ func (m *machine) clientMessage(msg message) (action, error) {
 		return action{do: pass}, nil
 	}
 	if m.mode == Session {
-		return m.inSession(msg), nil
+		return m.inSession(msg)
 	}
 	if m.behindReplay(msg.typ) {
 		return action{do: wait}, nil

@@ -3,6 +3,7 @@ package pgproxy
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"slices"
 	"strings"
 	"unique"
@@ -13,18 +14,20 @@ import (
 // In session mode messages go to the server unchanged. The texts of statements are examined for two things. First,
 // RESET and DISCARD ALL restore the settings of the gateway's login, but on a direct connection they restore the
 // client's startup settings: the gateway sets these again before the client's next request outside a transaction, in
-// separate transactions. Second, DISCARD ALL, which runs after the client, does not undo all effects: see remains.go.
+// separate transactions. The request waits for the answers, because the server may cancel that. Second, DISCARD ALL, which runs after the client, does not undo all effects: see remains.go.
 
 // inSession judges a message of a client in session mode that has a server connection.
-func (m *machine) inSession(msg message) action {
+func (m *machine) inSession(msg message) (action, error) {
 	if n := seenInSession(msg); !msg.hasBody(n) {
-		return action{do: more, n: min(msg.size(), n)}
-	}
-	if m.resets && m.requests(msg.typ) && !m.canJudgeAgain() {
-		return action{do: wait}
+		return action{do: more, n: min(msg.size(), n)}, nil
 	}
 	if m.requests(msg.typ) {
-		m.restoreStartupFirst()
+		if m.resets && !m.canJudgeAgain() {
+			return action{do: wait}, nil
+		}
+		if waits, err := m.restoreStartupFirst(); waits || err != nil {
+			return action{do: wait}, err
+		}
 	}
 	switch msg.typ {
 	case pgwire.TypeQuery:
@@ -53,7 +56,7 @@ func (m *machine) inSession(msg message) action {
 		}
 		m.st.push(op{kind: extendedOps[msg.typ]})
 	}
-	return action{do: pass}
+	return action{do: pass}, nil
 }
 
 // ofUnnamed reports whether a Bind, or another message behind it, is about the unnamed statement or its portal.
@@ -70,11 +73,7 @@ func ofUnnamed(msg message) bool {
 
 // requests reports whether a message begins a request: no pipeline of the client is open, and the server will not skip it.
 func (m *machine) requests(typ byte) bool {
-	switch typ {
-	case pgwire.TypeQuery, pgwire.TypeParse, pgwire.TypeBind, pgwire.TypeFunctionCall:
-		return !m.st.unsynced && !m.st.skipping
-	}
-	return false
+	return typ != pgwire.TypeSync && !m.st.unsynced && !m.st.skipping
 }
 
 // seenInSession returns how much of a message is examined in session mode, in bytes.
@@ -89,19 +88,33 @@ func seenInSession(msg message) int {
 }
 
 // restoreStartupFirst calls restoreStartup before the client's next request, if RESET has been answered since the last
-// time and no transaction is open.
-func (m *machine) restoreStartupFirst() {
+// time and no transaction is open. waits means that the request has to wait for the answers. An error is the end of a
+// client whose server has canceled this too often.
+func (m *machine) restoreStartupFirst() (waits bool, err error) {
+	if o := m.st.first(); o != nil && o.silent {
+		return true, nil
+	}
 	if !m.st.empty() || m.st.copyIn || m.st.copyOut {
-		return
+		return false, nil
 	}
 	m.resets = false
 	if !m.reset && !m.restoresAgain || m.st.tx != pgwire.TxIdle {
-		return
+		return false, nil
 	}
-	if m.reset, m.restoresAgain = false, false; len(m.params) > 0 {
-		m.restoreStartup()
+	if !m.restoresAgain {
+		m.restores = 0
+	} else if m.restores++; m.restores > maxAttempts {
+		return false, errNotRestored
 	}
+	if m.reset, m.restoresAgain = false, false; len(m.params) == 0 {
+		return false, nil
+	}
+	m.restoreStartup()
+	return true, nil
 }
+
+// errNotRestored ends a session in which the server cancels the statements that set the startup settings again.
+var errNotRestored = errors.New("the client's startup settings cannot be set again: the server cancels each try (statement_timeout?)")
 
 // restoreStartup asks the server to set again those of the client's startup settings that have been reset. Each has a
 // separate transaction, so that a setting that is no longer possible does not affect the others. The client does not

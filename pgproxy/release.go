@@ -138,12 +138,18 @@ func (s *session) clean() error {
 // transactions are deferrable by default, DISCARD ALL would wait for other transactions.
 func (s *server) wipe() error {
 	if strings.Contains(s.settings, "default_transaction_deferrable=") {
-		if err := s.exec("RESET ALL"); err != nil {
+		if err := s.execAgain("RESET ALL"); err != nil {
 			return err
 		}
 	}
-	if err := s.exec("DISCARD ALL"); err != nil {
+	began := time.Now()
+	if err := s.execAgain("DISCARD ALL"); err != nil {
 		return err
+	}
+	if time.Since(began) >= time.Millisecond { // the client's statement_timeout may have passed at the very end: it fails the next statement then
+		if err := s.execAgain(";"); err != nil {
+			return err
+		}
 	}
 	s.wiped()
 	s.shared = false

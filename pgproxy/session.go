@@ -556,6 +556,8 @@ func (s *session) explain(err error) error {
 			code = said.Code
 		}
 		return s.protocolError(code, err)
+	case errors.Is(err, errNotRestored):
+		return s.protocolError(pgwire.StateQueryCanceled, err)
 	case errors.Is(err, errChannelsLost):
 		return s.protocolError(pgwire.StateConfigLimitExceeded, err)
 	case errors.Is(err, io.EOF) && !open:

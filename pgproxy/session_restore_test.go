@@ -186,19 +186,86 @@ func TestSessionResetPrepared(t *testing.T) {
 	}
 }
 
-// TestRestoreIsCanceled has the server cancel what restores startup settings, by the client's statement_timeout: they are restored later.
+// TestRestoreIsCanceled has the server cancel what restores startup settings, by the client's statement_timeout and by its cancel
+// requests: no statement of the client's runs before they are restored.
 func TestRestoreIsCanceled(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.Mode = pgproxy.Session })
 	w := g.dial(t, pgwire.Param{Name: "work_mem", Value: "1234kB"})
-	for range 30 {
-		w.ask(query("set statement_timeout = '1ms'"))
-		w.ask(query("reset work_mem"))
-		conntest.Eventually(t, "the time-out is lifted", func() bool { // on a busy machine that takes more than a millisecond itself
-			types, _ := w.ask(query("set statement_timeout = 0"))
+	until := func(sql string) (answer string) {
+		conntest.Eventually(t, sql, func() bool {
+			types, got := w.ask(query(sql))
+			answer = got
 			return !strings.Contains(types, "E")
 		})
-		if _, got := w.ask(query("show work_mem")); !has(got, "1234kB") {
+		return answer
+	}
+	resetAndShow := func() {
+		t.Helper()
+		until("reset work_mem")
+		if got := until("show work_mem"); !has(got, "1234kB") {
 			t.Fatalf("work_mem is %q", got)
 		}
+	}
+	for range 50 {
+		w.ask(query("set statement_timeout = '1ms'"))
+		resetAndShow()
+		until("set statement_timeout = 0")
+	}
+	ended, end := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-end:
+				return
+			default:
+				g.Cancel(t.Context(), w.key.ProcessID, w.key.Key)
+			}
+		}
+	}()
+	defer func() { close(end); <-ended }()
+	for range 200 {
+		resetAndShow()
+	}
+}
+
+// TestRestoreBeforePipeline begins a pipeline behind a RESET with messages that prepare and bind nothing.
+func TestRestoreBeforePipeline(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.Mode = pgproxy.Session })
+	w := g.dial(t, pgwire.Param{Name: "work_mem", Value: "1234kB"})
+	show := []pgwire.Message{&pgwire.Parse{Name: "show", Query: "show work_mem"}, &pgwire.Bind{Statement: "show"}, &pgwire.Execute{}, &pgwire.Sync{}}
+	for name, first := range map[string]pgwire.Message{
+		"Close":    &pgwire.Close{Object: pgwire.ObjectStatement, Name: "show"},
+		"Describe": &pgwire.Describe{Object: pgwire.ObjectStatement, Name: "show"},
+	} {
+		w.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: "show"}, show[0], &pgwire.Sync{})
+		w.ask(query("reset work_mem"))
+		pipeline := append([]pgwire.Message{first}, show...)
+		if name == "Describe" {
+			pipeline = append(pipeline[:1], pipeline[2:]...)
+		}
+		if types, got := w.ask(pipeline...); strings.Contains(types, "E") || !has(got, "1234kB") {
+			t.Errorf("%s: work_mem is %q (%s)", name, got, types)
+		}
+	}
+}
+
+// TestTimeLimitOfReset has clients leave with a statement_timeout that is too short for what resets their sessions: the next one gets the
+// server connection all the same.
+func TestTimeLimitOfReset(t *testing.T) {
+	g := start(t, pgtest.Shared(t), smallSession)
+	var last string
+	for i := range 3 {
+		w := g.dial(t)
+		if _, pid := w.ask(query("select pg_backend_pid(), current_setting('statement_timeout')")); i == 0 {
+			last = pid
+		} else if pid != last {
+			t.Errorf("%q behind %q", pid, last)
+		}
+		if types, bodies := w.ask(query("do $$ begin for i in 1..20000 loop execute format('prepare s%s as select 1', i); end loop; end $$"), query("set statement_timeout = '1ms'")); strings.Contains(types, "E") {
+			t.Fatal(bodies)
+		}
+		w.send(&pgwire.Terminate{})
+		_ = w.Close()
 	}
 }
