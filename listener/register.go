@@ -197,37 +197,48 @@ func (s *Server) Kill(id ID, stream uint64) bool {
 // kill ends c's session. As long as none is attached, it resets c, and Attach returns false.
 func (s *Server) kill(c *Conn, stream uint64) bool {
 	s.mu.Lock()
-	session, was := c.session, connClosed
+	session, was, open := c.session, uint32(0), false
 	if session == nil && stream == 0 {
-		was = c.flags.Or(connClosed | connKilled) // under mu, because of Attach
+		was, open = c.beginKill() // under mu, because of Attach
 	}
 	s.mu.Unlock()
 	switch {
 	case session != nil:
 		return session.Kill(stream)
-	case was&connClosed != 0:
+	case !open:
 		return false
 	}
 	_ = c.SetLinger(0) // a clean end would look like an empty answer
-	_ = c.finishClose(was)
-	s.CountError(ReasonKilled)
+	s.finishKill(c, was)
 	return true
 }
 
 // KillConn closes a connection of s and counts it as killed; implementations of Session.Kill call
 // it. It reports whether the connection was open.
 func (s *Server) KillConn(c *Conn) bool {
+	was, open := c.beginKill()
+	if open {
+		s.finishKill(c, was)
+	}
+	return open
+}
+
+// beginKill marks a connection as closed by an operator, unless it is closed. It returns the flags before.
+func (c *Conn) beginKill() (was uint32, open bool) {
 	for {
-		was := c.flags.Load()
-		if was&connClosed != 0 {
-			return false
+		if was = c.flags.Load(); was&connClosed != 0 {
+			return was, false
 		}
 		if c.flags.CompareAndSwap(was, was|connClosed|connKilled) {
-			_ = c.finishClose(was)
-			s.CountError(ReasonKilled)
-			return true
+			return was, true
 		}
 	}
+}
+
+// finishKill closes a connection, of which beginKill has returned the flags, and counts it as killed.
+func (s *Server) finishKill(c *Conn, was uint32) {
+	_ = c.finishClose(was)
+	s.CountError(ReasonKilled)
 }
 
 // Killed reports whether an operator has ended the connection, which is counted already.

@@ -183,6 +183,25 @@ func TestKilledBeforeAttach(t *testing.T) {
 	}
 }
 
+// TestKilledAfterItsEnd kills a connection whose session has closed it, but not returned: that is no kill.
+func TestKilledAfterItsEnd(t *testing.T) {
+	closed, asked, end := make(chan listener.ID), make(chan bool), make(chan struct{})
+	s, addr := start(t, listener.Config{Name: "test", Logger: quiet}, listener.HandlerFunc(func(_ context.Context, c *listener.Conn) {
+		_ = c.Close()
+		closed <- c.ID()
+		<-end
+		asked <- c.Killed()
+	}))
+	conntest.Dial(t, addr)
+	if s.Kill(<-closed, 0) {
+		t.Error("a closed connection was killed")
+	}
+	close(end)
+	if <-asked || len(s.Stats().Errors) > 0 {
+		t.Errorf("%+v, want no kill", s.Stats())
+	}
+}
+
 // unkillable is a session that must not be asked to end.
 type unkillable struct{}
 
