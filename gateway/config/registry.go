@@ -43,6 +43,7 @@ type ListenerProtocol struct {
 	NoUpstream     string // why its listeners have no "upstream", and what to write instead; empty: they have one
 	ClientCerts    bool   // its listeners may ask for client certificates ("client_ca")
 	ForwardHeaders bool   // "trusted_proxies" says whose headers are believed, also without a PROXY header
+	ClientFirst    bool   // clients send the first bytes: on Linux a connection is accepted when they have come, or after about a second
 	Datagrams      bool   // its listeners are UDP sockets, without the settings of TCP and TLS
 	PlainHTTP      bool   // its listeners without TLS answer requests of HTTP, as authorities send them to check names
 	TLSWithin      bool   // clients begin in clear and ask for TLS then

@@ -15,7 +15,7 @@ import (
 
 func init() {
 	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Rebuilds: httpRebuilds, Files: httpFiles, Logs: httpLogs, Beside: besideHTTP, Show: showModels, Reuses: true, Config: config.ListenerProtocol{
-		Name: config.HTTP, Keys: httpKeys(), Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true, ClientCerts: true, PlainHTTP: true, Beside: servesHTTP3,
+		Name: config.HTTP, Keys: httpKeys(), Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true, ClientCerts: true, ClientFirst: true, PlainHTTP: true, Beside: servesHTTP3,
 		// A server takes thousands of connections; 60s is below the keep-alive time of common servers, so that our side closes first, and
 		// each exchange looks at its connection anyway.
 		Pool: config.Pool{MaxSize: 1024, IdleTimeout: time.Minute, CheckAfter: -1},

@@ -18,7 +18,7 @@ func init() {
 		Name: config.Postgres, Section: &PostgresListener{}, Default: defaultPostgres, Upstreams: databasesAt, Check: checkPostgres, Finish: finishPostgres, Named: authLists,
 		// Servers allow 100 connections by default, shared with other clients.
 		Pool: config.Pool{MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second}, Limits: postgresLimits,
-		Keys: postgresKeys(), Uses: isPostgres, ClientCerts: true, TLSWithin: true,
+		Keys: postgresKeys(), Uses: isPostgres, ClientCerts: true, ClientFirst: true, TLSWithin: true,
 	}})
 }
 

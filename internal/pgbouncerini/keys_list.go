@@ -14,7 +14,7 @@ var mainKeys = []key{
 	{"listen_backlog", "128", whole, Ignored, "the system's limit applies; `max_queue` bounds clients that wait", ""},
 	{"so_reuseport", "0", whole, Itself, "one process uses all cores (`loops`): one is enough", ""},
 	{"peer_id", "0", whole, Itself, "one process uses all cores, and knows its clients' cancel requests", ""},
-	{"tcp_defer_accept", "1", whole, Itself, "clients that connect and send nothing cost little", ""},
+	{"tcp_defer_accept", "1", whole, Itself, "always on, for a second", "configuration.md#clients-that-have-sent-nothing"},
 	{"tcp_socket_buffer", "0", whole, Ignored, "the system sizes its buffers", ""},
 	{"tcp_keepalive", "1", whole, Carried, "`keep_alive`, which is always on", ""},
 	{"tcp_keepcnt", "0", whole, Carried, "`keep_alive: {count: …}` of listeners and upstreams", ""},
