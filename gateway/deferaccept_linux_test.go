@@ -16,16 +16,26 @@ func TestDefersAccept(t *testing.T) {
 				return pair(t, engine, server, free[2], "one", free[0], "two", free[1], protocol, upstream)
 			}
 			g := run(t, with("tcp", "echo"))
+			if g.DefersAccept("two") {
+				t.Error("tcp defers at the start")
+			}
 			for _, c := range []struct {
 				protocol, upstream string
 				defers             bool
-			}{{"tcp", "echo", false}, {"http", "web", true}, {"tcp", "echo", false}} {
+			}{{"http", "web", true}, {"tcp", "echo", false}, {"http", "web", true}} {
 				if err := g.Reload(with(c.protocol, c.upstream)); err != nil {
 					t.Fatal(err)
 				}
 				if g.DefersAccept("two") != c.defers || g.DefersAccept("one") {
 					t.Errorf("%s: defers %v, the tcp listener beside %v", c.protocol, g.DefersAccept("two"), g.DefersAccept("one"))
 				}
+			}
+			sockets, err := g.Sockets()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if takeOver(t, with("tcp", "echo"), sockets).DefersAccept("two") {
+				t.Error("tcp defers in the next process")
 			}
 		})
 	}

@@ -47,24 +47,16 @@ func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) 
 // client is refused meanwhile. p, whose addresses are distinct, takes it from its owner. kind is the
 // protocol, nil for the admin page; old is the running service for which it is opened, if any.
 func (g *Gateway) open(p *plan, kind *extend.Protocol, what, listen string, perm permission, old *service) (*socket, error) {
-	datagrams, defers := kind != nil && kind.Config.Datagrams, kind != nil && kind.Config.ClientFirst
+	datagrams := kind != nil && kind.Config.Datagrams
 	from := g.holder(listen, datagrams, old)
 	if from == nil {
-		sock, err := g.bind(p, what, listen, datagrams, func() (*socket, error) { return bindFor(kind, what, listen, perm) })
-		if err == nil && defers {
-			sock.deferAccept(true)
-		}
-		return sock, err
+		return g.bind(p, what, listen, datagrams, func() (*socket, error) { return bindFor(kind, what, listen, perm) })
 	}
 	sock, err := p.takeOver(from, what, listen)
 	if err != nil {
 		return nil, err
 	}
-	p.Commit = append(p.Commit, func() error {
-		from.handOver(sock)
-		sock.deferAccept(defers) // both have one socket
-		return nil
-	})
+	p.Commit = append(p.Commit, func() error { from.handOver(sock); return nil })
 	return sock, nil
 }
 

@@ -42,6 +42,7 @@ func (g *Gateway) startService(s *service, sock *socket) {
 	sock.served = time.Now()
 	g.mu.Unlock()
 	g.logger.Info("listening", "listener", s.cfg.Name, "protocol", s.cfg.Protocol, "address", address(sock), "network", sock.Addr().Network(), "tls", s.cert != nil)
+	sock.deferAccept(extend.ProtocolOf(s.cfg.Protocol).Config.ClientFirst) // another protocol, or process, may have had it
 	proxy := s.proxy
 	g.tasks.Go(func() {
 		err := proxy.Serve(sock.Listener) // adopted by the engine, so that accepting is a fiber too

@@ -75,11 +75,13 @@ func TestConsoleForPgbouncerExporter(t *testing.T) {
 			t.Errorf("%s: no row of the database: %v", query, rows)
 		}
 	}
-	lists, settings := rowsOf(t, console, "SHOW LISTS;"), rowsOf(t, console, "SHOW CONFIG;")
-	if v := lookUp(lists, "list", "used_clients"); v["items"] != "1" {
-		t.Errorf("used_clients: %v", v)
-	}
-	if v := lookUp(settings, "key", "max_client_conn"); v["value"] != "10000" {
+	eventually(t, "psql's session has ended", func() error {
+		if v := lookUp(rowsOf(t, console, "SHOW LISTS;"), "list", "used_clients"); v["items"] != "1" {
+			return fmt.Errorf("used_clients: %v", v)
+		}
+		return nil
+	})
+	if v := lookUp(rowsOf(t, console, "SHOW CONFIG;"), "key", "max_client_conn"); v["value"] != "10000" {
 		t.Errorf("max_client_conn: %v", v)
 	}
 	if v := rowsOf(t, console, "SHOW VERSION;"); len(v) != 1 || !strings.HasPrefix(v[0]["version"], "PgBouncer 1.25.") {
